@@ -1,0 +1,111 @@
+package hutch
+
+import "time"
+
+// SandboxID names a sandbox: "i" and 20 characters of [a-z0-9]. It is a DNS label.
+type SandboxID string
+
+// ProjectID names a tenant.
+type ProjectID string
+
+// DefaultProject is the tenant of a single-tenant installation.
+const DefaultProject ProjectID = "default"
+
+// DiskTier says where a sandbox's writable layer lives.
+type DiskTier string
+
+// The disk tiers.
+const (
+	TierDisk   DiskTier = "disk"   // a file on the node's disk; survives memory pressure
+	TierMemory DiskTier = "memory" // in memory; files count as memory
+)
+
+// SandboxEnd says why a sandbox is dead.
+type SandboxEnd string
+
+// The reasons a sandbox ends.
+const (
+	EndKilled      SandboxEnd = "killed"       // a caller killed it
+	EndExpired     SandboxEnd = "expired"      // its ExpiresAt passed
+	EndIdle        SandboxEnd = "idle"         // its idle timeout passed
+	EndOOM         SandboxEnd = "oom"          // the kernel ended it over its memory limit
+	EndStartFailed SandboxEnd = "start_failed" // it never ran
+	EndUnstoppable SandboxEnd = "unstoppable"  // a command in it outlived every softer stop
+	EndCrashed     SandboxEnd = "crashed"      // its kernel or guest agent ended unasked
+	EndLost        SandboxEnd = "lost"         // found gone, or out of reach, after a restart
+)
+
+// Resources is the size of a sandbox.
+type Resources struct {
+	MilliCPU int      // thousandths of a CPU; inside, the number of CPUs is this rounded up
+	MemoryMB int      // MiB
+	DiskMB   int      // cap of the writable layer, MiB
+	DiskTier DiskTier // where the writable layer lives
+	Pids     int      // most processes and threads at once inside
+}
+
+// CPUs is the number of CPUs a process inside sees: MilliCPU rounded up, at least 1.
+func (r Resources) CPUs() int { return max(1, (r.MilliCPU+999)/1000) }
+
+// Sandbox is the record of one sandbox, from create until its tombstone expires.
+type Sandbox struct {
+	ID       SandboxID
+	Project  ProjectID
+	Template string // the name asked for
+	Image    string // digest of the root image, "sha256:…"
+	BuildID  string // build of the template it started from
+	Hostname string
+
+	State      State
+	Transition Transition
+	Epoch      Epoch
+
+	Resources   Resources
+	Env         map[string]string // for every command; write-only through the API
+	Metadata    map[string]string
+	Defaults    ProcessDefaults // from the template
+	TTL         time.Duration   // as asked for; 0 = none
+	IdleTimeout time.Duration   // 0 = none
+
+	CreatedAt time.Time
+	StartedAt time.Time // zero until running
+	ExpiresAt time.Time // the instant it is killed; never zero once stored
+	ActiveAt  time.Time // last activity, for the idle timeout
+
+	EndReason SandboxEnd // empty until dead
+	EndDetail string     // a sentence for the tenant; may be empty
+	EndedAt   time.Time
+
+	BootMode string        // "cold"
+	Boot     time.Duration // create call to guest answering
+}
+
+// ProcessDefaults is what a template says of the processes started in it.
+type ProcessDefaults struct {
+	User string            `json:"user,omitempty"` // name or uid[:gid]; empty = root
+	Cwd  string            `json:"cwd,omitempty"`  // empty = the user's home
+	Env  map[string]string `json:"env,omitempty"`
+}
+
+// Template is a named recipe together with its current build.
+type Template struct {
+	Name      string
+	BuildID   string // UUID of the build it points at
+	Image     string // digest of its root image, "sha256:…"
+	SizeBytes int64
+	Recipe    string // hash of what it was built from
+	Defaults  ProcessDefaults
+	Resources Resources // defaults for sandboxes made from it
+	CreatedAt time.Time
+}
+
+// Event is one line of a sandbox's life, for people and for programs.
+type Event struct {
+	Seq     int64 // grows; unique in the installation
+	At      time.Time
+	Project ProjectID
+	Sandbox SandboxID
+	Exec    ExecID // empty unless about a command
+	Type    string // "sandbox.started", "exec.ended", …
+	Data    map[string]string
+}
