@@ -1,0 +1,64 @@
+# Two commands do everything on a fresh machine, as root: `make demo` and `make test`.
+# What each needs from the distribution it installs itself (tools/setup).
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+VERSION        ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GVISOR_VERSION := $(shell go list -m -f '{{.Version}}' gvisor.dev/gvisor)
+LDFLAGS        := -s -w -X main.buildVersion=$(VERSION) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR_VERSION)
+GUEST_IMAGE    := internal/guestimage/bin/guest.erofs
+TOOLS          := bin/tools
+
+# Tests share one built base template, as a node would; a fresh machine builds it once.
+export HUTCH_CACHE_DIR ?= /var/cache/hutch
+export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
+
+.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base clean
+
+build: setup guest ## bin/hutch: the whole platform in one static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/hutch ./cmd/hutch
+
+# The guest agent is an image of its own: uncompressed and not inlined, as the sandbox's
+# kernel wants it, and the same bytes for the same agent.
+guest: setup
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/guest/hutch-guest ./cmd/hutch-guest
+	tools/guest-image bin/guest $(GUEST_IMAGE)
+
+setup: ## what building and testing need from the distribution
+	tools/setup
+
+base: build ## the template every sandbox starts from, into the shared cache
+	bin/hutch template build base --cache-dir $(HUTCH_CACHE_DIR)
+
+demo: build ## an agent's session, from an empty machine to the teardown
+	demo/run
+
+test: build base ## every test there is, under the race detector
+	go test -race -timeout 25m ./...
+
+check: setup $(TOOLS)/gofumpt $(TOOLS)/golangci-lint ## what a reviewer's machine can see
+	@out="$$($(TOOLS)/gofumpt -l $$(git ls-files -co --exclude-standard '*.go'))"; \
+	  if [ -n "$$out" ]; then echo "not gofumpt-clean (make fmt mends it):"; echo "$$out"; exit 1; fi
+	go vet ./...
+	$(TOOLS)/golangci-lint run ./...
+
+fmt: $(TOOLS)/gofumpt
+	$(TOOLS)/gofumpt -w $$(git ls-files -co --exclude-standard '*.go')
+
+$(TOOLS)/gofumpt: tools/go.mod tools/go.sum
+	go build -C tools -o ../$@ mvdan.cc/gofumpt
+
+$(TOOLS)/golangci-lint: tools/go.mod tools/go.sum
+	go build -C tools -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+bench: build base ## measure, and write the raw results to docs/bench/
+	bin/hutch bench create --baseline --json > docs/bench/create.json
+	bin/hutch bench exec --json > docs/bench/exec.json
+
+fuzz: ## every fuzz target for FUZZTIME each (default 30s)
+	tools/fuzz $${FUZZTIME:-30s}
+
+clean:
+	rm -rf bin internal/guestimage/bin/guest.erofs

@@ -1,0 +1,71 @@
+package control
+
+import (
+	"sync"
+	"time"
+
+	"hutch.dev/hutch"
+)
+
+// activity remembers when each sandbox was last used and how many of its commands run.
+// A running command counts as use, however silent it is. After a restart the idle time
+// begins anew: nobody's work is ended for an outage of ours.
+type activity struct {
+	mu sync.Mutex
+	m  map[hutch.SandboxID]*use
+}
+
+type use struct {
+	last    time.Time
+	running int
+}
+
+func newActivity() *activity { return &activity{m: map[hutch.SandboxID]*use{}} }
+
+// touch notes a use of the sandbox now.
+func (a *activity) touch(id hutch.SandboxID) { a.add(id, 0) }
+
+// add notes a use and that delta more commands run.
+func (a *activity) add(id hutch.SandboxID, delta int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.m[id]
+	if u == nil {
+		u = &use{}
+		a.m[id] = u
+	}
+	u.last = time.Now()
+	u.running = max(0, u.running+delta)
+}
+
+// forget drops a sandbox that has ended.
+func (a *activity) forget(id hutch.SandboxID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.m, id)
+}
+
+// idle returns how long the sandbox has not been used; 0 while a command runs.
+func (a *activity) idle(id hutch.SandboxID, now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.m[id]
+	if u == nil {
+		a.m[id] = &use{last: now}
+		return 0
+	}
+	if u.running > 0 {
+		return 0
+	}
+	return now.Sub(u.last)
+}
+
+// lastUse returns when the sandbox was last used, zero if not since the start.
+func (a *activity) lastUse(id hutch.SandboxID) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if u := a.m[id]; u != nil {
+		return u.last
+	}
+	return time.Time{}
+}

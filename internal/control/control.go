@@ -1,0 +1,182 @@
+// Package control is the control plane: it decides and keeps the records.
+//
+// It owns every sandbox's record and its changes of state, admission, deadlines as
+// rows, the records of commands, templates, keys and events. It acts on no host: what
+// must be done to a sandbox it asks of [Nodes], with the sandbox's epoch, and what
+// happens there unasked it is told through SandboxEnded and ExecEnded.
+//
+// A change of state is three steps: Begin in the store, which raises the epoch; the
+// act on the node under that epoch; Finish in the store, which does nothing if the
+// sandbox has moved on meanwhile. A crash between any two of them is mended by Recover.
+//
+// Records of commands are written behind: a guest keeps each command's result until
+// this package says that it is stored, so an answer need not wait for a disk and a
+// crash loses nothing (see execlog.go).
+//
+// Locks: each of admission, execLog and activity has its own; none is held across a
+// call to the store or a node, and no two are held at once.
+//
+// Start with create.go, then reports.go and recover.go.
+package control
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/store"
+)
+
+// Nodes is what control asks of the hosts. In one process it is the node agent itself.
+type Nodes interface {
+	Sandboxer
+	Execer
+	Recoverer
+}
+
+// Sandboxer acts on whole sandboxes.
+type Sandboxer interface {
+	// StartSandbox makes the machine and returns once its guest answers, with how long
+	// each stage took. If it fails nothing is left of the sandbox.
+	StartSandbox(ctx context.Context, sb hutch.Sandbox) (map[string]time.Duration, error)
+	PauseSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
+	ResumeSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
+	// KillSandbox returns once nothing is left; hutch.ErrSandboxGone if there was nothing.
+	KillSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
+	SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, t time.Time) error
+}
+
+// Execer acts on commands in sandboxes.
+type Execer interface {
+	// StartExec starts a command; starting one id twice starts it once. It returns its
+	// pid inside and when it began.
+	StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, spec hutch.ExecSpec) (pid int, at time.Time, err error)
+	// FollowExec hands output to sink until the command ends, sink fails or ctx ends.
+	FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, o hutch.FollowOptions, sink func(hutch.OutputEvent) error) (*hutch.ExecResult, error)
+	WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, offset int64, r io.Reader, last bool) (int64, error)
+	// StopExec ends a command as cancelled and returns once it has ended; a negative
+	// grace is the command's own.
+	StopExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, grace time.Duration) (*hutch.ExecResult, error)
+	SignalExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, signal string, tree bool) error
+}
+
+// Recoverer finds out what is on the hosts after a restart.
+type Recoverer interface {
+	// Adopt takes a running or paused sandbox over from an earlier process. If it is
+	// gone the error is hutch.ErrSandboxGone and why says what ended it.
+	Adopt(ctx context.Context, sb hutch.Sandbox) (why hutch.SandboxEnd, err error)
+	// WatchExecs makes the node report the end of these commands, which it may not know:
+	// one that the guest does not know either is reported as lost.
+	WatchExecs(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, execs []hutch.ExecID) error
+	// Leftovers names sandboxes of which something is left that nobody runs.
+	Leftovers(ctx context.Context) ([]hutch.SandboxID, error)
+	// Sweep removes what is left of one.
+	Sweep(ctx context.Context, id hutch.SandboxID) error
+}
+
+// Metrics is told what is worth counting. Implementations do not block.
+type Metrics interface {
+	CreateStage(stage string, d time.Duration)
+	Operation(phase string, err error)
+	ExecEnded(end hutch.ExecEnd, d time.Duration)
+	SandboxEnded(why hutch.SandboxEnd)
+	QueueLength(n int)
+}
+
+// Config holds what an operator may set; zero fields get the default named.
+type Config struct {
+	DefaultTTL    time.Duration // of a sandbox that asks for none; 1 h
+	MaxTTL        time.Duration // the longest; 0 in a request means this; 24 h
+	Retention     time.Duration // how long the dead are remembered; 24 h
+	MaxSandboxes  int           // alive at once on the node; 1000
+	Creates       int           // starts under way at once; 2 a CPU
+	Queue         int           // creates that may wait; 256
+	MaxResources  hutch.Resources
+	SweepInterval time.Duration // how often expiry, idleness and retention are looked at; 2 s
+}
+
+// Control is the control plane. Its methods are safe for concurrent use.
+type Control struct {
+	cfg     Config
+	store   store.Store
+	log     *slog.Logger
+	metrics Metrics
+
+	nodes Nodes // set once by Attach, before Run
+
+	admission *admission
+	execs     *execLog
+	activity  *activity
+	watchers  *eventWatchers
+
+	// work ends when Close is called; what must be finished for callers who left runs under it.
+	work   context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	readyMu sync.Mutex
+	ready   error // nil: a create would work now
+}
+
+// New returns a Control. It does no I/O and starts no goroutine. Attach must be called
+// before anything else.
+func New(cfg Config, st store.Store, m Metrics, log *slog.Logger) *Control {
+	cfg = cfg.withDefaults()
+	work, cancel := context.WithCancelCause(context.Background())
+	c := &Control{
+		cfg: cfg, store: st, metrics: m, log: log.With("component", "control"),
+		admission: newAdmission(cfg, m.QueueLength),
+		activity:  newActivity(), watchers: newEventWatchers(),
+		work: work, cancel: cancel,
+		ready: hutch.Errorf(hutch.CodeUnavailable, "starting: sandboxes of the last run are being taken over"),
+	}
+	c.execs = newExecLog(st, c.log)
+	return c
+}
+
+// Attach tells control its nodes. Node and control know each other, so one of them has
+// to be told after it was made.
+func (c *Control) Attach(n Nodes) { c.nodes = n }
+
+// Close waits for what is under way for callers, and for every record to be written.
+func (c *Control) Close() {
+	c.cancel(hutch.Errorf(hutch.CodeUnavailable, "the server is stopping"))
+	c.wg.Wait()
+	c.execs.close()
+}
+
+// Ready returns nil if a create would work now, else why not.
+func (c *Control) Ready(ctx context.Context) error {
+	c.readyMu.Lock()
+	err := c.ready
+	c.readyMu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := c.admission.ready(); err != nil {
+		return err
+	}
+	ts, err := c.store.Templates(ctx)
+	if err != nil {
+		return hutch.Wrap(hutch.CodeUnavailable, err, "the records cannot be read")
+	}
+	if len(ts) == 0 {
+		return hutch.Errorf(hutch.CodeUnavailable, "there is no template yet: build one with `hutch template build base`")
+	}
+	return nil
+}
+
+func (c *Control) setReady(err error) {
+	c.readyMu.Lock()
+	defer c.readyMu.Unlock()
+	c.ready = err
+}
+
+// finish returns a context for work that goes on when its caller has left: it ends with
+// the given limit, or some time after Close at the latest.
+func finish(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), limit)
+}

@@ -1,0 +1,279 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/id"
+)
+
+// StartExec starts a command in a sandbox and returns once it runs. Asking with the id of
+// a command that exists starts nothing and returns that one. The caller may leave: the
+// command goes on.
+func (c *Control) StartExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, req hutch.ExecRequest) (x hutch.Exec, err error) {
+	defer func() { c.metrics.Operation("exec", err) }()
+	if req.ID == "" {
+		req.ID = hutch.ExecID(id.NewExec())
+	} else if x, err := c.execOf(ctx, p, sid, req.ID); err == nil {
+		return x, nil
+	} else if !errors.Is(err, hutch.ErrNotFound) {
+		return x, err
+	}
+	if err := checkExec(&req.Spec); err != nil {
+		return x, err
+	}
+	sb, err := c.running(ctx, p, sid)
+	if err != nil {
+		return x, err
+	}
+	spec := req.Spec
+	spec.StdinOpen = spec.StdinOpen || req.Stdin != nil
+	ctx, cancel := finish(ctx, finishTimeout)
+	defer cancel()
+	pid, at, err := c.nodes.StartExec(ctx, sid, sb.Epoch, req.ID, spec)
+	if err != nil {
+		return x, err
+	}
+	x = hutch.Exec{ID: req.ID, Sandbox: sid, Project: p, Spec: withoutValues(spec), PID: pid, CreatedAt: at}
+	c.activity.add(sid, +1)
+	c.execs.put(x, hutch.Event{At: at, Project: p, Sandbox: sid, Exec: x.ID, Type: "exec.started"})
+	if req.Stdin != nil {
+		if err := c.feed(ctx, sb, x.ID, req.Stdin); err != nil {
+			return x, err
+		}
+	}
+	return x, nil
+}
+
+// feed gives a command the stdin that came with its request. A command that ends without
+// reading all of it is no failure.
+func (c *Control) feed(ctx context.Context, sb hutch.Sandbox, x hutch.ExecID, r io.Reader) error {
+	_, err := c.nodes.WriteStdin(ctx, sb.ID, sb.Epoch, x, 0, r, true)
+	var e *hutch.Error
+	if errors.As(err, &e) && (e.Code == hutch.CodeInvalidState || e.Code == hutch.CodeNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write stdin: %w", err)
+	}
+	return nil
+}
+
+// withoutValues is the spec as it is recorded: of the environment the names only.
+func withoutValues(s hutch.ExecSpec) hutch.ExecSpec {
+	if s.Env == nil {
+		return s
+	}
+	names := make(map[string]string, len(s.Env))
+	for _, k := range slices.Collect(maps.Keys(s.Env)) {
+		names[k] = ""
+	}
+	s.Env = names
+	return s
+}
+
+// running returns a sandbox in which a command can be started now.
+func (c *Control) running(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID) (hutch.Sandbox, error) {
+	sb, err := c.alive(ctx, p, sid)
+	if err != nil {
+		return sb, err
+	}
+	if sb.State != hutch.StateRunning {
+		return sb, hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is %s: resume it first", sid, sb.State)
+	}
+	c.activity.touch(sid)
+	return sb, nil
+}
+
+// WaitExec returns the command once it has ended.
+func (c *Control) WaitExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID) (hutch.Exec, error) {
+	for {
+		x, err := c.execOf(ctx, p, sid, xid)
+		if err != nil || x.Result != nil {
+			return x, err
+		}
+		ended := c.execs.ended(xid)
+		if ended == nil {
+			if ended, err = c.track(ctx, x); err != nil {
+				return x, err
+			}
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return x, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller stopped waiting; the command goes on")
+		}
+	}
+}
+
+// track takes a command that runs since before a restart into the exec log, where its end
+// is announced.
+func (c *Control) track(ctx context.Context, x hutch.Exec) (<-chan struct{}, error) {
+	c.execs.put(x)
+	// It may have ended between the read of the record and now.
+	if now, err := c.store.Exec(ctx, x.ID); err != nil {
+		return nil, fmt.Errorf("read command %s: %w", x.ID, err)
+	} else if now.Result != nil {
+		c.execs.put(now)
+	}
+	if ended := c.execs.ended(x.ID); ended != nil {
+		return ended, nil
+	}
+	done := make(chan struct{})
+	close(done)
+	return done, nil
+}
+
+// Exec returns a command, whose sandbox may have ended, until its tombstone expires.
+func (c *Control) Exec(ctx context.Context, p hutch.ProjectID, xid hutch.ExecID) (hutch.Exec, error) {
+	x, ok := c.execs.get(xid)
+	if !ok {
+		var err error
+		if x, err = c.store.Exec(ctx, xid); err != nil && !errors.Is(err, hutch.ErrNotFound) {
+			return x, fmt.Errorf("read command %s: %w", xid, err)
+		}
+	}
+	if x.ID == "" || x.Project != p {
+		return hutch.Exec{}, hutch.Errorf(hutch.CodeNotFound, "there is no command %q", xid)
+	}
+	return x, nil
+}
+
+// execOf is Exec for a command of one sandbox.
+func (c *Control) execOf(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID) (hutch.Exec, error) {
+	x, err := c.Exec(ctx, p, xid)
+	if err == nil && x.Sandbox != sid {
+		return hutch.Exec{}, hutch.Errorf(hutch.CodeNotFound, "there is no command %q in sandbox %s", xid, sid)
+	}
+	return x, err
+}
+
+// ListExecs returns one page of a sandbox's commands, newest first.
+func (c *Control) ListExecs(ctx context.Context, q hutch.ExecQuery) ([]hutch.Exec, string, error) {
+	if _, err := c.load(ctx, q.Project, q.Sandbox); err != nil {
+		return nil, "", err
+	}
+	if err := c.execs.settleAll(ctx, q.Sandbox); err != nil {
+		return nil, "", err
+	}
+	l, next, err := c.store.ExecsOf(ctx, q.Sandbox, q.Running, store.Page{Cursor: q.Cursor, Limit: q.Limit})
+	if err != nil {
+		return nil, "", fmt.Errorf("list commands of %s: %w", q.Sandbox, err)
+	}
+	return l, next, nil
+}
+
+// FollowExec hands what a command has written and writes to sink, and returns the command
+// as it is then. Of a command whose sandbox has ended it hands out what was recorded.
+func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID, o hutch.FollowOptions, sink func(hutch.OutputEvent) error) (hutch.Exec, error) {
+	x, err := c.execOf(ctx, p, sid, xid)
+	if err != nil {
+		return x, err
+	}
+	if x.Result != nil && replayable(*x.Result) {
+		return x, replay(*x.Result, o, sink)
+	}
+	sb, err := c.load(ctx, p, sid)
+	if err != nil {
+		return x, err
+	}
+	if sb.State == hutch.StateDead {
+		if x, err = c.execOf(ctx, p, sid, xid); err != nil || x.Result == nil {
+			return x, errors.Join(err, goneError(sb))
+		}
+		return x, replay(*x.Result, o, sink)
+	}
+	if sb.State == hutch.StatePaused && !o.NoWait {
+		return x, hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is paused: resume it first", sid)
+	}
+	seen := position{stdout: o.Stdout, stderr: o.Stderr}
+	res, err := c.nodes.FollowExec(ctx, sid, sb.Epoch, xid, o, func(ev hutch.OutputEvent) error {
+		seen.note(ev)
+		return sink(ev)
+	})
+	switch {
+	case errors.Is(err, hutch.ErrSandboxGone), errors.Is(err, hutch.ErrNotFound), errors.Is(err, hutch.ErrGuestUnresponsive):
+		// The guest is gone or has forgotten: what follows is in the record, or comes there.
+		if x, err = c.WaitExec(ctx, p, sid, xid); err != nil {
+			return x, err
+		}
+		o.Stdout, o.Stderr = seen.stdout, seen.stderr
+		return x, replay(*x.Result, o, sink)
+	case err != nil:
+		return x, err
+	case res == nil: // NoWait, and it still runs
+		return x, nil
+	}
+	if x.Result == nil {
+		x.Result = res
+	}
+	return x, nil
+}
+
+// WriteStdin gives a command bytes of its stdin and returns how many it has in all.
+func (c *Control) WriteStdin(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID, offset int64, r io.Reader, last bool) (int64, error) {
+	if _, err := c.execOf(ctx, p, sid, xid); err != nil {
+		return 0, err
+	}
+	sb, err := c.running(ctx, p, sid)
+	if err != nil {
+		return 0, err
+	}
+	n, err := c.nodes.WriteStdin(ctx, sid, sb.Epoch, xid, offset, r, last)
+	c.activity.touch(sid)
+	return n, err
+}
+
+// CancelExec ends a command with everything it started, and returns it once nothing of it
+// runs. Cancelling one that has ended kills what it left running.
+func (c *Control) CancelExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID, grace *time.Duration) (x hutch.Exec, err error) {
+	defer func() { c.metrics.Operation("cancel", err) }()
+	g := time.Duration(-1)
+	if grace != nil {
+		if g = *grace; g < 0 || g > hutch.MaxGrace {
+			return x, hutch.FieldErrorf("grace_seconds", "must be from 0 to %d", int(hutch.MaxGrace/time.Second))
+		}
+	}
+	if x, err = c.execOf(ctx, p, sid, xid); err != nil {
+		return x, err
+	}
+	sb, err := c.load(ctx, p, sid)
+	if err != nil {
+		return x, err
+	}
+	if sb.State == hutch.StateDead {
+		return c.WaitExec(ctx, p, sid, xid)
+	}
+	if sb, err = c.running(ctx, p, sid); err != nil {
+		return x, err
+	}
+	ctx, cancel := finish(ctx, finishTimeout+hutch.MaxGrace)
+	defer cancel()
+	_, err = c.nodes.StopExec(ctx, sid, sb.Epoch, xid, g)
+	if errors.Is(err, hutch.ErrNotFound) && x.Result != nil {
+		return x, nil // ended, recorded and forgotten by the guest, with nothing left of it
+	}
+	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
+		return x, err
+	}
+	return c.WaitExec(ctx, p, sid, xid)
+}
+
+// SignalExec sends a signal to a command.
+func (c *Control) SignalExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID, signal string, tree bool) error {
+	if _, err := c.execOf(ctx, p, sid, xid); err != nil {
+		return err
+	}
+	sb, err := c.running(ctx, p, sid)
+	if err != nil {
+		return err
+	}
+	return c.nodes.SignalExec(ctx, sid, sb.Epoch, xid, signal, tree)
+}

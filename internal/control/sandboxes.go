@@ -1,0 +1,217 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/store"
+)
+
+// load returns a sandbox of a project, dead ones too. One of another project is not found.
+func (c *Control) load(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error) {
+	sb, err := c.store.Sandbox(ctx, id)
+	if errors.Is(err, hutch.ErrNotFound) || (err == nil && sb.Project != p) {
+		return hutch.Sandbox{}, hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %q", id)
+	}
+	if err != nil {
+		return hutch.Sandbox{}, fmt.Errorf("read sandbox %s: %w", id, err)
+	}
+	return sb, nil
+}
+
+// alive is load for calls that need a living sandbox.
+func (c *Control) alive(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error) {
+	sb, err := c.load(ctx, p, id)
+	if err != nil {
+		return sb, err
+	}
+	if sb.State == hutch.StateDead {
+		return sb, goneError(sb)
+	}
+	return sb, nil
+}
+
+func goneError(sb hutch.Sandbox) error {
+	msg := fmt.Sprintf("sandbox %s has ended (%s)", sb.ID, sb.EndReason)
+	if sb.EndDetail != "" {
+		msg += ": " + sb.EndDetail
+	}
+	return &hutch.Error{Code: hutch.CodeSandboxGone, Message: msg}
+}
+
+// Sandbox returns a living sandbox; a dead one is hutch.ErrSandboxGone with the reason.
+func (c *Control) Sandbox(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error) {
+	sb, err := c.alive(ctx, p, id)
+	sb.ActiveAt = later(sb.ActiveAt, c.activity.lastUse(id))
+	return sb, err
+}
+
+// ListSandboxes returns one page and the cursor of the next. Without states in the query
+// it lists the living.
+func (c *Control) ListSandboxes(ctx context.Context, q hutch.SandboxQuery) ([]hutch.Sandbox, string, error) {
+	if len(q.States) == 0 {
+		q.States = []hutch.State{hutch.StateNew, hutch.StateRunning, hutch.StatePaused}
+	}
+	f := store.SandboxFilter{Project: q.Project, States: q.States, Template: q.Template, Metadata: q.Metadata}
+	l, next, err := c.store.Sandboxes(ctx, f, store.Page{Cursor: q.Cursor, Limit: q.Limit})
+	if err != nil {
+		return nil, "", fmt.Errorf("list sandboxes: %w", err)
+	}
+	for i := range l {
+		l[i].ActiveAt = later(l[i].ActiveAt, c.activity.lastUse(l[i].ID))
+	}
+	return l, next, nil
+}
+
+// ExtendSandbox sets the sandbox's end to ttl from now; 0 means the longest allowed. It
+// may come sooner than before.
+func (c *Control) ExtendSandbox(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, ttl time.Duration) (hutch.Sandbox, error) {
+	ttl, err := c.ttl(&ttl)
+	if err != nil {
+		return hutch.Sandbox{}, err
+	}
+	sb, err := c.alive(ctx, p, id)
+	if err != nil {
+		return sb, err
+	}
+	now := time.Now()
+	at := now.Add(ttl)
+	ctx, cancel := finish(ctx, finishTimeout)
+	defer cancel()
+	// The row first: a node that has a later end than the row would keep a sandbox that
+	// the control plane ends; the other way round the node would end it too early.
+	out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error {
+		if s.State == hutch.StateDead {
+			return goneError(*s)
+		}
+		s.TTL, s.ExpiresAt = ttl, at
+		return nil
+	}, event(sb, "sandbox.extended", "expires_at", at.UTC().Format(time.RFC3339)))
+	if err != nil {
+		return out, err
+	}
+	c.activity.touch(id)
+	return out, c.nodes.SetDeadline(ctx, id, out.Epoch, at)
+}
+
+// PauseSandbox freezes a sandbox in memory. Pausing one that is paused changes nothing.
+func (c *Control) PauseSandbox(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error) {
+	return c.change(ctx, p, id, hutch.Pausing, hutch.StatePaused)
+}
+
+// ResumeSandbox lets a paused sandbox go on. Resuming one that runs changes nothing.
+func (c *Control) ResumeSandbox(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error) {
+	return c.change(ctx, p, id, hutch.Resuming, hutch.StateRunning)
+}
+
+// change carries a sandbox through transition t, to which state to is the end.
+func (c *Control) change(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition, to hutch.State) (sb hutch.Sandbox, err error) {
+	defer func() { c.metrics.Operation(string(t), err) }()
+	if sb, err = c.alive(ctx, p, id); err != nil {
+		return sb, err
+	}
+	if sb.State == to && sb.Transition == "" {
+		c.activity.touch(id)
+		return sb, nil
+	}
+	ctx, cancel := finish(ctx, finishTimeout)
+	defer cancel()
+	if sb, err = c.begin(ctx, sb, t); err != nil {
+		return sb, err
+	}
+	if err := c.act(ctx, sb, t); err != nil {
+		_, uerr := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error { return s.Abandon(t, sb.Epoch) },
+			event(sb, "sandbox."+string(t)+"_failed"))
+		if uerr != nil && !errors.Is(uerr, hutch.ErrStale) {
+			c.log.Error("record", "sandbox", id, "op", string(t), "error", uerr)
+		}
+		return sb, err
+	}
+	out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error { return s.Finish(t, sb.Epoch) },
+		event(sb, "sandbox."+string(to)))
+	if err == nil {
+		c.activity.touch(id)
+		c.log.Info(string(to), "sandbox", id, "epoch", sb.Epoch, "op", string(t))
+	}
+	return out, err
+}
+
+func (c *Control) act(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) error {
+	switch t {
+	case hutch.Pausing:
+		return c.nodes.PauseSandbox(ctx, sb.ID, sb.Epoch)
+	case hutch.Resuming:
+		return c.nodes.ResumeSandbox(ctx, sb.ID, sb.Epoch)
+	}
+	return hutch.Errorf(hutch.CodeInternal, "no act for %s", t)
+}
+
+// KillSandbox ends a sandbox for good and returns once no process of it is left. Killing
+// one that a kill is under way for waits for that; a dead one is hutch.ErrSandboxGone.
+func (c *Control) KillSandbox(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (sb hutch.Sandbox, err error) {
+	defer func() { c.metrics.Operation("kill", err) }()
+	if sb, err = c.alive(ctx, p, id); err != nil {
+		return sb, err
+	}
+	ctx, cancel := finish(ctx, finishTimeout)
+	defer cancel()
+	if sb, err = c.begin(ctx, sb, hutch.Killing); err != nil {
+		if errors.Is(err, hutch.ErrConflict) {
+			return c.awaitDead(ctx, p, id)
+		}
+		return sb, err
+	}
+	if err := c.nodes.KillSandbox(ctx, id, sb.Epoch); err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
+		return sb, err // Killing stays in the record: the sweep carries it on
+	}
+	return c.ended(ctx, id, hutch.EndKilled, ""), nil
+}
+
+// awaitDead waits for a kill that another caller began.
+func (c *Control) awaitDead(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error) {
+	for {
+		sb, err := c.load(ctx, p, id)
+		if err != nil || sb.State == hutch.StateDead {
+			return sb, err
+		}
+		select {
+		case <-ctx.Done():
+			return sb, context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// begin records that transition t is under way, under a new epoch.
+func (c *Control) begin(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) (hutch.Sandbox, error) {
+	for {
+		out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error { return s.Begin(t) })
+		if !errors.Is(err, hutch.ErrStale) {
+			return out, err
+		}
+		// Somebody else changed it since it was read: whether t is possible now is for
+		// the newest record to say.
+		if sb, err = c.store.Sandbox(ctx, sb.ID); err != nil {
+			return sb, fmt.Errorf("read sandbox %s: %w", sb.ID, err)
+		}
+	}
+}
+
+// update is store.UpdateSandbox, after which watchers are told of the events.
+func (c *Control) update(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, fn func(*hutch.Sandbox) error, ev ...hutch.Event) (hutch.Sandbox, error) {
+	out, err := c.store.UpdateSandbox(ctx, id, e, fn, ev...)
+	if err == nil && len(ev) > 0 {
+		c.watchers.wake()
+	}
+	return out, err
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,125 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"sync"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guestapi"
+	"hutch.dev/hutch/internal/guestclient"
+	"hutch.dev/hutch/internal/runtime"
+)
+
+// box is one sandbox on this host.
+type box struct {
+	id    hutch.SandboxID
+	sb    runtime.Sandbox
+	guest *guestclient.Client
+	hello guestapi.Hello // Time and Seed are filled in anew at each sending
+
+	gone chan struct{} // closed once the sandbox is off this host
+	done chan struct{} // closed once the ends of its commands are reported too
+
+	mu       sync.Mutex
+	epoch    hutch.Epoch
+	deadline time.Time
+	paused   bool
+	ending   hutch.SandboxEnd               // why this node is ending it; empty while it is not
+	detail   string                         // a sentence to go with ending
+	oomKills int                            // processes of it the kernel ended so far
+	watched  map[hutch.ExecID]chan struct{} // commands being watched; closed at their end
+}
+
+func newBox(rec hutch.Sandbox, sb runtime.Sandbox) *box {
+	return &box{
+		id: rec.ID, sb: sb, guest: guestclient.New(sb.Handles().Guest),
+		hello: guestapi.Hello{
+			Protocol: guestapi.ProtocolVersion,
+			Sandbox:  rec.ID,
+			Hostname: rec.Hostname,
+			CPUs:     rec.Resources.CPUs(),
+			Pids:     rec.Resources.Pids,
+			DiskMB:   rec.Resources.DiskMB,
+			Env:      rec.Env,
+			Defaults: rec.Defaults,
+		},
+		gone:     make(chan struct{}),
+		done:     make(chan struct{}),
+		epoch:    rec.Epoch,
+		deadline: rec.ExpiresAt,
+		paused:   rec.State == hutch.StatePaused,
+		watched:  map[hutch.ExecID]chan struct{}{},
+	}
+}
+
+// fence refuses an epoch older than the box's and takes on a newer one.
+func (b *box) fence(e hutch.Epoch) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e < b.epoch {
+		return hutch.ErrStale
+	}
+	b.epoch = e
+	return nil
+}
+
+func (b *box) currentEpoch() hutch.Epoch {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.epoch
+}
+
+// sayHello tells the guest who it is and what time it is.
+func (b *box) sayHello(ctx context.Context) (guestapi.HelloReply, error) {
+	h := b.hello
+	h.Epoch = b.currentEpoch()
+	h.Seed = make([]byte, 64)
+	if _, err := rand.Read(h.Seed); err != nil {
+		return guestapi.HelloReply{}, err
+	}
+	h.Time = time.Now().UnixNano()
+	return b.guest.Hello(ctx, h)
+}
+
+// ask makes a call to the guest, after a new hello if the guest does not know itself:
+// whenever its stream was cut, it starts from there.
+func (b *box) ask(ctx context.Context, f func(context.Context) error) error {
+	err := f(ctx)
+	if !notIdentified(err) {
+		return err
+	}
+	if _, err := b.sayHello(ctx); err != nil {
+		return err
+	}
+	return f(ctx)
+}
+
+func notIdentified(err error) bool {
+	var e *hutch.Error
+	return errors.As(err, &e) && e.Code == guestapi.CodeNotIdentified
+}
+
+// beginEnding notes why the node ends the sandbox; the first reason stays.
+func (b *box) beginEnding(why hutch.SandboxEnd, detail string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending == "" {
+		b.ending, b.detail = why, detail
+	}
+}
+
+// noteOOMKill counts a process that the kernel ended.
+func (b *box) noteOOMKill() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.oomKills++
+}
+
+func (b *box) oomKillCount() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.oomKills
+}

@@ -1,0 +1,190 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guestapi"
+	"hutch.dev/hutch/internal/guestclient"
+)
+
+// StartExec starts a command, begins to watch it, and returns its pid inside and when it
+// began. Starting the same id twice starts it once.
+func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, spec hutch.ExecSpec) (pid int, at time.Time, err error) {
+	b, err := n.box(id, e)
+	if err != nil {
+		return 0, at, err
+	}
+	if b.isPaused() {
+		return 0, at, hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is paused: resume it first", id)
+	}
+	kills := b.oomKillCount()
+	var st guestapi.ExecStatus
+	err = n.call(ctx, func(ctx context.Context) error {
+		return b.ask(ctx, func(ctx context.Context) error {
+			st, err = b.guest.StartExec(ctx, guestapi.StartExec{ID: x, Spec: spec})
+			return err
+		})
+	})
+	if err != nil {
+		return 0, at, b.whyGone(err)
+	}
+	n.watchExec(b, st, spec, kills)
+	return st.PID, time.Unix(0, st.StartedAt), nil
+}
+
+// WatchExecs makes the node report the ends of commands that were started before it took
+// the sandbox over. One that the guest does not know is reported as lost with the sandbox.
+func (n *Node) WatchExecs(_ context.Context, id hutch.SandboxID, e hutch.Epoch, execs []hutch.ExecID) error {
+	b, err := n.box(id, e)
+	if err != nil {
+		return err
+	}
+	for _, x := range execs {
+		n.watchExec(b, guestapi.ExecStatus{ID: x, Running: true, StartedAt: time.Now().UnixNano()}, hutch.ExecSpec{}, b.oomKillCount())
+	}
+	return nil
+}
+
+// FollowExec hands what a command has written and writes to sink, from the offsets in o,
+// and returns its result, nil if it still runs (o.NoWait). It ends when the command has,
+// when sink fails, or with ctx.
+func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, o hutch.FollowOptions, sink func(hutch.OutputEvent) error) (*hutch.ExecResult, error) {
+	b, err := n.box(id, e)
+	if err != nil {
+		return nil, err
+	}
+	f, err := b.follow(ctx, x, guestclient.FollowOptions{Stdout: o.Stdout, Stderr: o.Stderr, Budgeted: o.Budgeted, NoWait: o.NoWait})
+	if err != nil {
+		return nil, b.whyGone(err)
+	}
+	defer f.Close()
+	for {
+		fr, err := f.Next(ctx)
+		if err != nil {
+			return nil, b.whyGone(err)
+		}
+		if fr.Type == guestapi.FrameEnd {
+			st, err := guestclient.DecodeStatus(fr.Payload)
+			return st.Result, err
+		}
+		ev, err := outputEvent(fr)
+		if err != nil {
+			return nil, err
+		}
+		if err := sink(ev); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// follow opens a follow stream, after a hello if the guest asks for one.
+func (b *box) follow(ctx context.Context, x hutch.ExecID, o guestclient.FollowOptions) (f *guestclient.Follow, err error) {
+	err = b.ask(ctx, func(ctx context.Context) error {
+		f, err = b.guest.Follow(ctx, x, o)
+		return err
+	})
+	return f, err
+}
+
+func outputEvent(fr guestapi.Frame) (hutch.OutputEvent, error) {
+	switch fr.Type {
+	case guestapi.FrameStdout:
+		return hutch.OutputEvent{Stream: "stdout", Offset: fr.Offset, Data: fr.Payload}, nil
+	case guestapi.FrameStderr:
+		return hutch.OutputEvent{Stream: "stderr", Offset: fr.Offset, Data: fr.Payload}, nil
+	case guestapi.FrameKeepalive:
+		return hutch.OutputEvent{Keepalive: true}, nil
+	case guestapi.FrameGap:
+		var g guestapi.Gap
+		if err := json.Unmarshal(fr.Payload, &g); err != nil || g.From < 0 || g.To <= g.From || (g.Stream != "stdout" && g.Stream != "stderr") {
+			return hutch.OutputEvent{}, hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox's agent sent a malformed gap")
+		}
+		return hutch.OutputEvent{Stream: g.Stream, Offset: g.From, GapTo: g.To}, nil
+	}
+	return hutch.OutputEvent{}, hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox's agent sent an unexpected frame")
+}
+
+// WriteStdin gives a command bytes of its stdin, the first of which has the given offset,
+// and returns how many it has been given in all.
+func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, offset int64, r io.Reader, last bool) (int64, error) {
+	b, err := n.box(id, e)
+	if err != nil {
+		return 0, err
+	}
+	// No ask: the reader cannot be read twice. A caller that gets an error asks how far
+	// it came by writing nothing.
+	if _, err := b.guest.Health(ctx); notIdentified(err) {
+		if _, err := b.sayHello(ctx); err != nil {
+			return 0, b.whyGone(err)
+		}
+	}
+	rep, err := b.guest.Stdin(ctx, x, offset, r, last)
+	return rep.Offset, b.whyGone(err)
+}
+
+// StopExec ends a command as cancelled and returns once it has ended. Grace 0 kills at
+// once, a negative one is the command's own.
+func (n *Node) StopExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, grace time.Duration) (*hutch.ExecResult, error) {
+	b, err := n.box(id, e)
+	if err != nil {
+		return nil, err
+	}
+	var st guestapi.ExecStatus
+	err = b.ask(ctx, func(ctx context.Context) error {
+		st, err = b.guest.Stop(ctx, x, guestapi.Stop{Reason: hutch.ExecCancelled, Grace: int64(grace)})
+		return err
+	})
+	return st.Result, b.whyGone(err)
+}
+
+// SignalExec sends a signal to a command's leader, or to all of its processes (tree).
+func (n *Node) SignalExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, signal string, tree bool) error {
+	b, err := n.box(id, e)
+	if err != nil {
+		return err
+	}
+	return b.whyGone(n.call(ctx, func(ctx context.Context) error {
+		return b.ask(ctx, func(ctx context.Context) error {
+			return b.guest.Signal(ctx, x, guestapi.Signal{Signal: signal, Tree: tree})
+		})
+	}))
+}
+
+// Processes lists the processes inside.
+func (n *Node) Processes(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) ([]guestapi.Process, error) {
+	b, err := n.box(id, e)
+	if err != nil {
+		return nil, err
+	}
+	var l guestapi.ProcessList
+	err = n.call(ctx, func(ctx context.Context) error {
+		return b.ask(ctx, func(ctx context.Context) error {
+			l, err = b.guest.Processes(ctx)
+			return err
+		})
+	})
+	return l.Processes, b.whyGone(err)
+}
+
+// whyGone makes of a failed call to a guest that has ended the error that says so.
+func (b *box) whyGone(err error) error {
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-b.gone:
+		return hutch.Wrap(hutch.CodeSandboxGone, err, "sandbox %s has ended", b.id)
+	default:
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending != "" {
+		return hutch.Wrap(hutch.CodeSandboxGone, err, "sandbox %s is ending (%s)", b.id, b.ending)
+	}
+	return fmt.Errorf("ask sandbox %s: %w", b.id, err)
+}

@@ -1,0 +1,160 @@
+// Package node is the node agent: it runs the sandboxes of one host.
+//
+// It owns what lives and dies with a sandbox on this host: its machine (through the
+// runtime port), its place in the keeper and on the egress gateway, the connection to
+// its guest agent, a watch on each of its commands, and its deadline. It keeps no
+// records: what must be remembered it tells its [Reports], which the control plane
+// implements, and after a restart it is told what to adopt.
+//
+// Every call that acts on a sandbox carries its epoch. A call with an older epoch than
+// the one the node holds is refused with [hutch.ErrStale]; a newer one is taken on.
+//
+// Nothing that comes from a guest is believed further than its own sandbox: results are
+// bounded by guestclient, and a guest that does not answer costs a deadline, then its
+// sandbox, never the node.
+//
+// Lock order: Node.mu, then box.mu. Neither is held across a call to the runtime, the
+// guest, the keeper or Reports.
+//
+// Start with [Node.StartSandbox] in start.go and the type box in box.go.
+package node
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/runtime"
+)
+
+// Keeper holds what must outlive this process: descriptors and deadlines.
+type Keeper interface {
+	// Put stores duplicates of a sandbox's handles under its id, with its deadline.
+	Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error
+	// SetDeadline changes the deadline and the epoch of what is stored.
+	SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error
+	// Get returns fresh duplicates, which the caller owns, and what the keeper saw
+	// happen to the sandbox. hutch.ErrNotFound if it holds nothing of that name.
+	Get(ctx context.Context, id hutch.SandboxID) (Kept, error)
+	// Delete drops what is stored; dropping nothing is no error.
+	Delete(ctx context.Context, id hutch.SandboxID) error
+}
+
+// Kept is what a keeper hands back.
+type Kept struct {
+	Handles runtime.Handles
+	Killed  time.Time // when the keeper ended it at its deadline; zero if it did not
+	Exited  time.Time // when the keeper saw it exit; zero if it did not
+}
+
+// Egress is the gateway that serves the links.
+type Egress interface {
+	// Attach makes the gateway serve a sandbox's link. It does not take over f.
+	Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, kind runtime.LinkKind, f *os.File) error
+	// Detach ends that; detaching what is not attached is no error.
+	Detach(ctx context.Context, id hutch.SandboxID) error
+}
+
+// Reports is told what happens to sandboxes unasked. Its methods may block; the node
+// calls them from goroutines of their own, in order for each sandbox.
+type Reports interface {
+	// SandboxEnded says a sandbox is gone, and everything of it is off this host.
+	SandboxEnded(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, why hutch.SandboxEnd, detail string)
+	// ExecEnded says how a command ended. When it returns nil the guest forgets the
+	// command; until then it is told again after a restart.
+	ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.ExecID, r hutch.ExecResult) error
+}
+
+// Config is what a node needs to know about its host.
+type Config struct {
+	Guest     string                                       // guest agent's image
+	ImagePath func(digest string) (path string, err error) // root image of a digest
+	Log       *slog.Logger
+
+	// StartTimeout bounds a start, from the prepared machine to the guest's answer. 0 = 30 s.
+	StartTimeout time.Duration
+	// CallTimeout bounds a short call to a guest. 0 = 10 s: on a machine whose CPUs are
+	// all taken a guest has been seen to need 2 s.
+	CallTimeout time.Duration
+}
+
+// Node runs the sandboxes of one host.
+type Node struct {
+	cfg     Config
+	rt      runtime.Runtime
+	keeper  Keeper
+	egress  Egress
+	reports Reports
+	log     *slog.Logger
+
+	// work ends when Close is called; what watches a sandbox runs under it.
+	work   context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	boxes map[hutch.SandboxID]*box // nil entry: being started
+}
+
+// New returns a Node. It does no I/O and starts no goroutine.
+func New(cfg Config, rt runtime.Runtime, k Keeper, e Egress, r Reports) *Node {
+	if cfg.StartTimeout == 0 {
+		cfg.StartTimeout = 30 * time.Second
+	}
+	if cfg.CallTimeout == 0 {
+		cfg.CallTimeout = 10 * time.Second
+	}
+	work, cancel := context.WithCancelCause(context.Background())
+	return &Node{
+		cfg: cfg, rt: rt, keeper: k, egress: e, reports: r,
+		log:  cfg.Log.With("component", "node"),
+		work: work, cancel: cancel,
+		boxes: map[hutch.SandboxID]*box{},
+	}
+}
+
+// Close lets go of every sandbox and returns once nothing of the node runs. The
+// sandboxes go on: the keeper has what it takes to adopt them.
+func (n *Node) Close() {
+	n.cancel(hutch.Errorf(hutch.CodeUnavailable, "the node agent is stopping"))
+	n.wg.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, b := range n.boxes {
+		if b != nil {
+			b.guest.Close()
+		}
+		delete(n.boxes, id)
+	}
+}
+
+// Runtime is the name of the isolator this node uses.
+func (n *Node) Runtime() string { return n.rt.Name() }
+
+// Count says how many sandboxes this node holds, those being started included.
+func (n *Node) Count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.boxes)
+}
+
+// box returns the sandbox id if e is not older than what the node holds of it.
+func (n *Node) box(id hutch.SandboxID, e hutch.Epoch) (*box, error) {
+	n.mu.Lock()
+	b := n.boxes[id]
+	n.mu.Unlock()
+	if b == nil {
+		return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is not running here", id)
+	}
+	return b, b.fence(e)
+}
+
+// call runs f with the time limit of a short call.
+func (n *Node) call(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
+	defer cancel()
+	return f(ctx)
+}
