@@ -1,0 +1,256 @@
+package template
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/rootfs"
+	"hutch.dev/hutch/internal/x/atomicfile"
+)
+
+// What a builder keeps in its directory:
+//
+//	builds/<key>.json   what a build made: a record
+//	builds/<key>.log    what it printed
+//	work/<key>-<random> a build under way, or one that was killed
+//	locks/<key>         held by the build under way; gone when there is none
+
+// record is what is remembered of a build.
+type record struct {
+	Key        string        `json:"key"`
+	BuildID    string        `json:"build_id"`
+	Image      string        `json:"image"`
+	SizeBytes  int64         `json:"size_bytes"`
+	BuiltAt    time.Time     `json:"built_at"`
+	SourceDate time.Time     `json:"source_date"`
+	Took       time.Duration `json:"took_ns"`
+}
+
+func (b *Builder) buildsDir() string            { return filepath.Join(b.cfg.Dir, "builds") }
+func (b *Builder) workDir() string              { return filepath.Join(b.cfg.Dir, "work") }
+func (b *Builder) locksDir() string             { return filepath.Join(b.cfg.Dir, "locks") }
+func (b *Builder) recordPath(key string) string { return filepath.Join(b.buildsDir(), key+".json") }
+func (b *Builder) logPath(key string) string    { return filepath.Join(b.buildsDir(), key+".log") }
+
+func (b *Builder) remember(rec record) error {
+	data, err := json.MarshalIndent(rec, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode build record: %w", err)
+	}
+	if err := atomicfile.Write(b.recordPath(rec.Key), append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write build record: %w", err)
+	}
+	return nil
+}
+
+// cached returns what was built for p, hutch.ErrNotFound if nothing was, or if the
+// image is gone or not of its size any more.
+func (b *Builder) cached(p plan) (Result, error) {
+	data, err := os.ReadFile(b.recordPath(p.key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Result{}, hutch.Errorf(hutch.CodeNotFound, "template %s has not been built from this recipe and these package sources", p.recipe.Name)
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("read build record: %w", err)
+	}
+	var rec record
+	if err := json.Unmarshal(data, &rec); err != nil {
+		return Result{}, hutch.Wrap(hutch.CodeNotFound, err, "the record of template %s is damaged; build it again", p.recipe.Name)
+	}
+	img, err := b.images.Image(rec.Image)
+	if err == nil && img.SizeBytes != rec.SizeBytes {
+		err = rootfs.ErrCorrupt
+	}
+	if err != nil {
+		return Result{}, hutch.Wrap(hutch.CodeNotFound, err, "the root image of template %s is gone; build it again", p.recipe.Name)
+	}
+	return b.result(p, rec, img, true), nil
+}
+
+func (b *Builder) result(p plan, rec record, img rootfs.Image, cached bool) Result {
+	return Result{
+		Recipe: p.recipe, Key: rec.Key, BuildID: rec.BuildID, Image: img, BuiltAt: rec.BuiltAt,
+		SourceDate: rec.SourceDate, Took: rec.Took, Cached: cached, LogPath: b.logPath(rec.Key),
+	}
+}
+
+// lockPoll is how often a waiting build looks whether the other is done; builds take
+// a minute.
+const lockPoll = 50 * time.Millisecond
+
+// lockKey waits until no other build of key is under way and keeps others out until
+// unlock is called. It gives up when ctx ends.
+func (b *Builder) lockKey(ctx context.Context, key string) (unlock func(), err error) {
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		unlock, ok, err := b.tryLock(key)
+		if err != nil || ok {
+			return unlock, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// tryLock takes the lock of key unless somebody has it. The lock's file exists only
+// while it is held: whoever locked a file that has no name any more tries again.
+func (b *Builder) tryLock(key string) (unlock func(), ok bool, err error) {
+	if err := os.MkdirAll(b.locksDir(), 0o755); err != nil {
+		return nil, false, fmt.Errorf("make directory of locks: %w", err)
+	}
+	path := filepath.Join(b.locksDir(), key)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, false, fmt.Errorf("open lock: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+			return nil, false, nil
+		}
+		return nil, false, fmt.Errorf("take lock: %w", err)
+	}
+	held, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, false, fmt.Errorf("take lock: %w", err)
+	}
+	if named, err := os.Stat(path); err != nil || !os.SameFile(held, named) {
+		f.Close()
+		return nil, false, nil
+	}
+	return func() {
+		os.Remove(path) // while we hold it, it is ours
+		f.Close()
+	}, true, nil
+}
+
+// makeDir makes the directory of a build. Its name says which lock it belongs to.
+func (b *Builder) makeDir(key string) (string, error) {
+	if err := os.MkdirAll(b.workDir(), 0o700); err != nil {
+		return "", fmt.Errorf("make build directory: %w", err)
+	}
+	// Whole and without links, as the tools and the table of mounts have it.
+	work, err := filepath.Abs(b.workDir())
+	if err == nil {
+		work, err = filepath.EvalSymlinks(work)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make build directory: %w", err)
+	}
+	dir, err := os.MkdirTemp(work, key+"-")
+	if err != nil {
+		return "", fmt.Errorf("make build directory: %w", err)
+	}
+	return dir, nil
+}
+
+// sweep removes what killed builds left: those of key, whose lock the caller holds,
+// and those of any other key that nobody builds. What cannot be removed now is logged
+// and left to the next one.
+func (b *Builder) sweep(key string) {
+	entries, err := os.ReadDir(b.workDir())
+	if err != nil {
+		return // nothing was ever built
+	}
+	for _, e := range entries {
+		owner, _, ok := strings.Cut(e.Name(), "-")
+		if !ok {
+			continue
+		}
+		if owner != key {
+			unlock, free, err := b.tryLock(owner)
+			if err != nil || !free {
+				continue
+			}
+			defer unlock()
+		}
+		b.removeDir(filepath.Join(b.workDir(), e.Name()))
+	}
+}
+
+// removeTime bounds how long removeDir tries: processes of a build that was just
+// killed may go on making files until the kernel has ended the last of them.
+const removeTime = 15 * time.Second
+
+// removeDir removes the directory of a build, with what is mounted in it.
+func (b *Builder) removeDir(dir string) {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		// Never remove through a mount: it may show anything.
+		err := unmountBelow(dir)
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			b.log.Error("remains of a template build are left; the next build tries again", "op", "sweep", "err", err)
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// unmountBelow unmounts whatever is mounted in dir, so that removing it removes
+// nothing else. Builds mount in namespaces of their own; this is for what people do.
+func unmountBelow(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("resolve build directory: %w", err)
+	}
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	mounts := mountsBelow(string(data), dir)
+	slices.Reverse(mounts) // the last mounted first
+	var problems []error
+	for _, m := range mounts {
+		if err := unix.Unmount(m, unix.MNT_DETACH); err != nil {
+			problems = append(problems, fmt.Errorf("unmount: %w", err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// mountsBelow returns the mount points below dir, in the order of mountinfo (see
+// proc_pid_mountinfo(5)): the fifth field, with blanks written as octal escapes.
+func mountsBelow(mountinfo, dir string) []string {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var mounts []string
+	for line := range strings.Lines(mountinfo) {
+		if f := strings.Fields(line); len(f) > 4 {
+			if p := unescape.Replace(f[4]); strings.HasPrefix(p, dir+"/") {
+				mounts = append(mounts, p)
+			}
+		}
+	}
+	return mounts
+}
