@@ -1,0 +1,283 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/store"
+)
+
+// sandboxColumns in the order of sandboxArgs and sandboxDest.
+const sandboxColumns = `id, project, template, image, build_id, hostname,
+	state, transition, epoch,
+	milli_cpu, memory_mb, disk_mb, disk_tier, pids,
+	env_json, metadata_json, defaults_json, ttl, idle_timeout,
+	created_at, started_at, expires_at, active_at,
+	end_reason, end_detail, ended_at, boot_mode, boot`
+
+func sandboxArgs(sb *hutch.Sandbox) []any {
+	return []any{
+		sb.ID, sb.Project, sb.Template, sb.Image, sb.BuildID, sb.Hostname,
+		sb.State, sb.Transition, int64(sb.Epoch),
+		sb.Resources.MilliCPU, sb.Resources.MemoryMB, sb.Resources.DiskMB, sb.Resources.DiskTier, sb.Resources.Pids,
+		pairs{&sb.Env},
+		pairs{&sb.Metadata},
+		asJSON(&sb.Defaults), int64(sb.TTL), int64(sb.IdleTimeout),
+		instant(sb.CreatedAt), instant(sb.StartedAt), instant(sb.ExpiresAt), instant(sb.ActiveAt),
+		sb.EndReason, sb.EndDetail, instant(sb.EndedAt), sb.BootMode, int64(sb.Boot),
+	}
+}
+
+func sandboxDest(sb *hutch.Sandbox) []any {
+	return []any{
+		&sb.ID, &sb.Project, &sb.Template, &sb.Image, &sb.BuildID, &sb.Hostname,
+		&sb.State, &sb.Transition, &sb.Epoch,
+		&sb.Resources.MilliCPU, &sb.Resources.MemoryMB, &sb.Resources.DiskMB, &sb.Resources.DiskTier, &sb.Resources.Pids,
+		pairs{&sb.Env},
+		pairs{&sb.Metadata},
+		asJSON(&sb.Defaults), &sb.TTL, &sb.IdleTimeout,
+		(*instant)(&sb.CreatedAt), (*instant)(&sb.StartedAt), (*instant)(&sb.ExpiresAt), (*instant)(&sb.ActiveAt),
+		&sb.EndReason, &sb.EndDetail, (*instant)(&sb.EndedAt), &sb.BootMode, &sb.Boot,
+	}
+}
+
+const insertSandbox = `INSERT INTO sandboxes (` + sandboxColumns + `)
+	VALUES (?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?)
+	ON CONFLICT (id) DO NOTHING RETURNING seq`
+
+// CreateSandbox implements store.Sandboxes.
+func (s *Store) CreateSandbox(ctx context.Context, sb hutch.Sandbox, ev ...hutch.Event) error {
+	err := s.write.Do(ctx, func(t *tx) error {
+		var seq int64
+		err := t.row(insertSandbox, sandboxArgs(&sb), []any{&seq})
+		if errors.Is(err, sql.ErrNoRows) {
+			return hutch.Errorf(hutch.CodeConflict, "a sandbox with the id %s exists already", sb.ID)
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.index(seq, sb.Metadata); err != nil {
+			return err
+		}
+		return t.events(ev)
+	})
+	return s.fail(ctx, err, "create sandbox %s", sb.ID)
+}
+
+// index stores the metadata pairs that filters look for.
+func (t *tx) index(seq int64, metadata map[string]string) error {
+	for k, v := range metadata {
+		if err := t.exec(`INSERT INTO sandbox_metadata (key, value, sandbox) VALUES (?,?,?)`, k, v, seq); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sandbox implements store.Sandboxes.
+func (s *Store) Sandbox(ctx context.Context, id hutch.SandboxID) (hutch.Sandbox, error) {
+	sb, _, err := s.sandbox(ctx, id)
+	return sb, s.fail(ctx, err, "read sandbox %s", id)
+}
+
+// version is which writing of a record was read.
+type version struct{ seq, rev int64 }
+
+func (s *Store) sandbox(ctx context.Context, id hutch.SandboxID) (sb hutch.Sandbox, v version, err error) {
+	row := s.read.QueryRowContext(ctx, `SELECT seq, rev, `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
+	err = row.Scan(append([]any{&v.seq, &v.rev}, sandboxDest(&sb)...)...)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %s", id)
+	}
+	if err != nil {
+		return hutch.Sandbox{}, version{}, err
+	}
+	return sb, v, nil
+}
+
+// Sandboxes implements store.Sandboxes.
+func (s *Store) Sandboxes(ctx context.Context, f store.SandboxFilter, p store.Page) ([]hutch.Sandbox, string, error) {
+	before, err := decodeCursor(cursorSandboxes, p.Cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	where, args := sandboxWhere(f, before)
+	limit := pageLimit(p.Limit)
+	// One more than asked for tells whether there is another page.
+	rows, err := s.read.QueryContext(ctx, `SELECT seq, `+sandboxColumns+` FROM sandboxes WHERE `+where+
+		` ORDER BY seq DESC LIMIT ?`, append(args, limit+1)...)
+	if err != nil {
+		return nil, "", s.fail(ctx, err, "list sandboxes")
+	}
+	var seqs []int64
+	list, err := collect(rows, func(r *sql.Rows) (sb hutch.Sandbox, err error) {
+		var seq int64
+		err = r.Scan(append([]any{&seq}, sandboxDest(&sb)...)...)
+		seqs = append(seqs, seq)
+		return sb, err
+	})
+	if err != nil {
+		return nil, "", s.fail(ctx, err, "list sandboxes")
+	}
+	if len(list) <= limit {
+		return list, "", nil
+	}
+	return list[:limit], encodeCursor(cursorSandboxes, seqs[limit-1]), nil
+}
+
+func sandboxWhere(f store.SandboxFilter, before int64) (string, []any) {
+	where, args := []string{"seq < ?"}, []any{before}
+	if f.Project != "" {
+		where, args = append(where, "project = ?"), append(args, f.Project)
+	}
+	if f.Template != "" {
+		where, args = append(where, "template = ?"), append(args, f.Template)
+	}
+	if len(f.States) > 0 {
+		where = append(where, "state IN (?"+strings.Repeat(",?", len(f.States)-1)+")")
+		for _, st := range f.States {
+			args = append(args, st)
+		}
+	}
+	for k, v := range f.Metadata {
+		where = append(where, "seq IN (SELECT sandbox FROM sandbox_metadata WHERE key = ? AND value = ?)")
+		args = append(args, k, v)
+	}
+	return strings.Join(where, " AND "), args
+}
+
+// errOvertaken is that the record was written between our read and our write.
+var errOvertaken = errors.New("overtaken")
+
+// UpdateSandbox implements store.Sandboxes. fn runs on the caller's goroutine over what
+// was just read; the write then holds only if nobody wrote in between, else both are
+// done again. So a slow fn, one that panics, or one that calls the store keeps nobody
+// else from writing. Of the updates that meet, one always gets through.
+func (s *Store) UpdateSandbox(ctx context.Context, id hutch.SandboxID, epoch hutch.Epoch,
+	fn func(*hutch.Sandbox) error, ev ...hutch.Event,
+) (hutch.Sandbox, error) {
+	for {
+		sb, v, err := s.sandbox(ctx, id)
+		if err != nil {
+			return hutch.Sandbox{}, s.fail(ctx, err, "update sandbox %s", id)
+		}
+		if sb.Epoch != epoch {
+			return hutch.Sandbox{}, fmt.Errorf("update sandbox %s at epoch %d, now %d: %w", id, epoch, sb.Epoch, hutch.ErrStale)
+		}
+		was := sb
+		was.Metadata = maps.Clone(sb.Metadata)
+		if err := fn(&sb); err != nil {
+			return hutch.Sandbox{}, err
+		}
+		if sb.ID != was.ID || sb.Project != was.Project || !sb.CreatedAt.Equal(was.CreatedAt) {
+			return hutch.Sandbox{}, hutch.Wrap(hutch.CodeInternal,
+				fmt.Errorf("update sandbox %s: its id, project and time of creation cannot change", id), "internal error")
+		}
+		err = s.write.Do(ctx, func(t *tx) error { return t.replace(v, &was, &sb, ev) })
+		if errors.Is(err, errOvertaken) {
+			continue
+		}
+		if err != nil {
+			return hutch.Sandbox{}, s.fail(ctx, err, "update sandbox %s", id)
+		}
+		return storedSandbox(sb), nil
+	}
+}
+
+const replaceSandbox = `UPDATE sandboxes SET (rev, ` + sandboxColumns + `) =
+	(rev + 1, ?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?)
+	WHERE seq = ? AND rev = ?`
+
+// replace stores sb over the version v of it, which was was.
+func (t *tx) replace(v version, was, sb *hutch.Sandbox, ev []hutch.Event) error {
+	n, err := t.changes(replaceSandbox, append(sandboxArgs(sb), v.seq, v.rev)...)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return errOvertaken
+	}
+	if !maps.Equal(was.Metadata, sb.Metadata) {
+		if err := t.exec(`DELETE FROM sandbox_metadata WHERE sandbox = ?`, v.seq); err != nil {
+			return err
+		}
+		if err := t.index(v.seq, sb.Metadata); err != nil {
+			return err
+		}
+	}
+	return t.events(ev)
+}
+
+// storedSandbox is sb as a read would return it, sharing no map with the caller's fn.
+func storedSandbox(sb hutch.Sandbox) hutch.Sandbox {
+	for _, t := range []*time.Time{&sb.CreatedAt, &sb.StartedAt, &sb.ExpiresAt, &sb.ActiveAt, &sb.EndedAt} {
+		*t = stored(*t)
+	}
+	for _, m := range []*map[string]string{&sb.Env, &sb.Metadata, &sb.Defaults.Env} {
+		if *m = maps.Clone(*m); len(*m) == 0 {
+			*m = nil
+		}
+	}
+	return sb
+}
+
+// What goes in one transaction of a purge, because other writes wait meanwhile: the
+// commands of one sandbox can hold megabytes, an event a few hundred bytes.
+const (
+	purgeChunk  = 50
+	orphanChunk = 5000
+)
+
+// PurgeSandboxes implements store.Sandboxes.
+func (s *Store) PurgeSandboxes(ctx context.Context, t time.Time) (int, error) {
+	total, err := s.chunks(ctx, purgeChunk, func(x *tx) (int64, error) { return x.purge(t) })
+	if err == nil {
+		_, err = s.chunks(ctx, orphanChunk, func(x *tx) (int64, error) { return x.purgeOrphans(t) })
+	}
+	return total, s.fail(ctx, err, "purge sandboxes")
+}
+
+// chunks repeats do, each time in a transaction of its own, until it removes less than
+// a full chunk, and returns how much it removed in all.
+func (s *Store) chunks(ctx context.Context, full int64, do func(*tx) (int64, error)) (int, error) {
+	total := 0
+	for {
+		var n int64
+		err := s.write.Do(ctx, func(x *tx) (err error) {
+			n, err = do(x)
+			return err
+		})
+		if err != nil {
+			return total, err
+		}
+		total += int(n)
+		if n < full {
+			return total, nil
+		}
+	}
+}
+
+const doomed = `SELECT id FROM sandboxes WHERE state = 'dead' AND ended_at < ? ORDER BY ended_at, seq LIMIT ?`
+
+// purge removes a chunk of sandboxes. Commands and metadata go by their foreign keys;
+// events have none.
+func (t *tx) purge(before time.Time) (int64, error) {
+	if err := t.exec(`DELETE FROM events WHERE sandbox IN (`+doomed+`)`, instant(before), purgeChunk); err != nil {
+		return 0, err
+	}
+	return t.changes(`DELETE FROM sandboxes WHERE id IN (`+doomed+`)`, instant(before), purgeChunk)
+}
+
+// purgeOrphans removes a chunk of events about sandboxes that were refused before they
+// had a record, or were purged before the event came.
+func (t *tx) purgeOrphans(before time.Time) (int64, error) {
+	return t.changes(`DELETE FROM events WHERE seq IN (
+		SELECT seq FROM events AS e WHERE at < ? AND sandbox <> ''
+		AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = e.sandbox) LIMIT ?)`, instant(before), orphanChunk)
+}

@@ -1,0 +1,210 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"hutch.dev/hutch"
+)
+
+// idle is a writer on the database of s that nobody runs: what asks stays in the queue.
+func idle(s *Store) *writer { return newWriter(s.write.conn) }
+
+func insertEvent(typ string) func(*tx) error {
+	return func(t *tx) error { return t.events([]hutch.Event{{Type: typ}}) }
+}
+
+// queued starts n calls of Do and returns once all are in the queue.
+func queued(t *testing.T, w *writer, n int, ctx context.Context, do func(i int) func(*tx) error) <-chan error {
+	t.Helper()
+	errs := make(chan error, n)
+	for i := range n {
+		go func() { errs <- w.Do(ctx, do(i)) }()
+		for {
+			<-w.wake // one token at least a request
+			w.mu.Lock()
+			have := len(w.queue)
+			w.mu.Unlock()
+			if have == i+1 {
+				break
+			}
+		}
+	}
+	return errs
+}
+
+func eventTypes(t *testing.T, s *Store) string {
+	t.Helper()
+	rows, err := s.read.QueryContext(t.Context(), `SELECT type FROM events ORDER BY seq`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := collect(rows, func(r *sql.Rows) (typ string, err error) { return typ, r.Scan(&typ) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestWaitingWritesShareATransaction(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	w := idle(s)
+	boom := errors.New("boom")
+	inside := 0
+	errs := queued(t, w, 10, t.Context(), func(i int) func(*tx) error {
+		return func(x *tx) error {
+			// Nothing of the batch is visible before all of it is.
+			if got := eventTypes(t, s); got != "" {
+				t.Errorf("while part %d runs, a reader sees %q", i, got)
+			}
+			inside++
+			if err := insertEvent(fmt.Sprint(i))(x); err != nil {
+				return err
+			}
+			if i%2 == 1 {
+				return boom
+			}
+			return nil
+		}
+	})
+	batch, _ := w.take()
+	w.commit(batch)
+	if len(batch) != 10 || inside != 10 {
+		t.Fatalf("a batch of %d, %d parts ran; want 10", len(batch), inside)
+	}
+	failed := 0
+	for range 10 {
+		if err := <-errs; errors.Is(err, boom) {
+			failed++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if failed != 5 {
+		t.Errorf("%d parts failed, want the 5 that meant to", failed)
+	}
+	if got := eventTypes(t, s); got != "0 2 4 6 8" {
+		t.Errorf("stored: %q", got)
+	}
+}
+
+func TestABatchIsBounded(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	w := idle(s)
+	errs := queued(t, w, maxBatch+3, t.Context(), func(i int) func(*tx) error { return insertEvent(fmt.Sprint(i)) })
+	for _, want := range []int{maxBatch, 3, 0} {
+		batch, last := w.take()
+		if len(batch) != want || last {
+			t.Errorf("a batch of %d, last = %v; want %d", len(batch), last, want)
+		}
+		w.commit(batch)
+	}
+	for range maxBatch + 3 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestACommitThatFailsFailsAll(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	w := idle(s)
+	errs := queued(t, w, 3, t.Context(), func(i int) func(*tx) error {
+		return func(x *tx) error {
+			if i == 1 {
+				// A foreign key that is checked at the commit: nothing fails before it.
+				if err := x.exec(`PRAGMA defer_foreign_keys = ON`); err != nil {
+					return err
+				}
+				return x.exec(`INSERT INTO sandbox_metadata (key, value, sandbox) VALUES ('k', 'v', 4711)`)
+			}
+			return insertEvent(fmt.Sprint(i))(x)
+		}
+	})
+	batch, _ := w.take()
+	w.commit(batch)
+	for range 3 {
+		if err := <-errs; err == nil {
+			t.Error("a write returned nil though its transaction was not committed")
+		}
+	}
+	if got := eventTypes(t, s); got != "" {
+		t.Errorf("stored: %q", got)
+	}
+	if err := s.AppendEvents(t.Context(), hutch.Event{Type: "after"}); err != nil {
+		t.Errorf("the next transaction: %v", err)
+	}
+}
+
+func TestAWaitingWriteCanBeWithdrawn(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	w := idle(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := queued(t, w, 2, ctx, func(int) func(*tx) error { return insertEvent("withdrawn") })
+	cancel()
+	for range 2 {
+		if err := <-errs; !errors.Is(err, context.Canceled) {
+			t.Errorf("Do: got %v, want context.Canceled", err)
+		}
+	}
+	if batch, _ := w.take(); len(batch) != 0 {
+		t.Errorf("%d withdrawn writes are still in the queue", len(batch))
+	}
+}
+
+func TestAWriteUnderWayIsWaitedFor(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	w := idle(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := queued(t, w, 1, ctx, func(int) func(*tx) error { return insertEvent("made") })
+	batch, _ := w.take()
+	cancel()
+	w.commit(batch)
+	if err := <-errs; err != nil {
+		t.Errorf("Do of a write that was made: %v", err)
+	}
+	if got := eventTypes(t, s); got != "made" {
+		t.Errorf("stored: %q", got)
+	}
+}
+
+// A transaction that the database gave up in the middle leaves no part behind, and the
+// parts that had run already are told.
+func TestABrokenTransactionFailsAll(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	w := idle(s)
+	errs := queued(t, w, 3, t.Context(), func(i int) func(*tx) error {
+		return func(x *tx) error {
+			if i == 1 {
+				if err := x.exec("ROLLBACK"); err != nil { // as SQLite does when the disk is full
+					return err
+				}
+				return errors.New("the disk is full")
+			}
+			return insertEvent(fmt.Sprint(i))(x)
+		}
+	})
+	batch, _ := w.take()
+	w.commit(batch)
+	for range 3 {
+		if err := <-errs; err == nil {
+			t.Error("a write of a broken transaction returned nil")
+		}
+	}
+	if got := eventTypes(t, s); got != "" {
+		t.Errorf("stored: %q", got)
+	}
+	if err := s.AppendEvents(t.Context(), hutch.Event{Type: "after"}); err != nil {
+		t.Errorf("the next transaction: %v", err)
+	}
+}
