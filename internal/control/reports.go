@@ -37,6 +37,7 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error {
 			s.End(why, detail)
 			s.EndedAt = now
+			s.Env = nil // the tenant's secrets have done their service
 			return nil
 		}, event(sb, sandboxEnded, "reason", string(why), "detail", detail))
 		if errors.Is(err, hutch.ErrStale) {

@@ -1,0 +1,71 @@
+// Command hutch is the one binary of the platform: server, companions, command line, and,
+// by re-executing itself, the kernel of every sandbox.
+//
+// It wires: nothing here decides. Start with serve.go.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch/internal/cli"
+)
+
+// buildVersion is set by the build.
+var buildVersion = "dev"
+
+// Files in the data directory; by the first two this machine's command line finds its server.
+const (
+	listenFile   = "listen"
+	adminKeyFile = "admin.key"
+	dbFile       = "hutch.db"
+)
+
+func main() {
+	maybeRunsc()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	err := newRoot().ExecuteContext(ctx)
+	stop()
+	os.Exit(exitCode(err))
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "hutch",
+		Short:         "A machine of its own for every coding agent",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       buildVersion,
+	}
+	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor())
+	env := cli.OSEnv(buildInfo())
+	env.TemplateCommands = []*cobra.Command{newTemplateBuild()}
+	root.AddCommand(cli.Commands(env)...)
+	return root
+}
+
+func exitCode(err error) int {
+	var code interface{ ExitCode() int }
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return code.ExitCode()
+	}
+	fmt.Fprintln(os.Stderr, "hutch: "+err.Error())
+	return 1
+}
+
+func defaultDataDir() string {
+	if d := os.Getenv("HUTCH_DATA_DIR"); d != "" {
+		return d
+	}
+	return filepath.Join("/var/lib", "hutch")
+}
