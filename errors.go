@@ -1,6 +1,9 @@
 package hutch
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Code is the machine-readable class of an error. The full list, with what each
 // means, its HTTP status and whether a retry can help, is api/openapi/errors.json;
@@ -59,7 +62,10 @@ type Error struct {
 	Code    Code
 	Message string // for the tenant: says what to do; no host paths, no addresses
 	Field   string // the request field it is about; empty when it is about none
-	Err     error  // for the operator: never leaves the process; may be nil
+	Reason  string // a word that says more than Code: for sandbox_gone the SandboxEnd; may be empty
+	// RetryAfter is how long a refused caller should wait; 0 = the transport's default.
+	RetryAfter time.Duration
+	Err        error // for the operator: never leaves the process; may be nil
 }
 
 // Errorf makes an Error of code with a message for the tenant. A %w operand

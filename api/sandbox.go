@@ -1,0 +1,91 @@
+package api
+
+import (
+	"time"
+
+	"hutch.dev/hutch"
+)
+
+// CreateSandbox is the body of POST /v1/sandboxes. Sizes left out are the template's.
+type CreateSandbox struct {
+	Template           string            `json:"template,omitempty"`             // "base" when left out
+	CPU                *float64          `json:"cpu,omitempty"`                  // CPUs; 1.5 is possible
+	MemoryMB           *int              `json:"memory_mb,omitempty"`            // MiB
+	DiskMB             *int              `json:"disk_mb,omitempty"`              // cap of what it may write, MiB
+	DiskTier           hutch.DiskTier    `json:"disk_tier,omitempty"`            // "disk" (default) or "memory"
+	Pids               *int              `json:"pids,omitempty"`                 // most processes and threads at once
+	Env                map[string]string `json:"env,omitempty"`                  // for every command; never read back
+	Metadata           map[string]string `json:"metadata,omitempty"`             // keys beginning "secret." are never read back
+	Hostname           string            `json:"hostname,omitempty"`             // a DNS label
+	TTLSeconds         *float64          `json:"ttl_seconds,omitempty"`          // 3600 when left out; 0 = the most the operator allows
+	IdleTimeoutSeconds *float64          `json:"idle_timeout_seconds,omitempty"` // 0 = none
+
+	// Known from elsewhere and refused as unsupported when they ask for something.
+	Persistent   *bool    `json:"persistent,omitempty"`
+	FromSnapshot string   `json:"from_snapshot,omitempty"`
+	Volumes      []Volume `json:"volumes,omitempty"`
+}
+
+// Volume is an entry of CreateSandbox.Volumes.
+type Volume struct {
+	Name     string `json:"name"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Status is a sandbox's state in one word, as clients of the compatible API know it.
+// State and Transition say the same in Hutch's words.
+type Status string
+
+// The statuses.
+const (
+	StatusCreating Status = "creating"
+	StatusRunning  Status = "running"
+	StatusPaused   Status = "paused"
+	StatusStopping Status = "stopping"
+	StatusDeleted  Status = "deleted"
+	StatusFailed   Status = "failed" // it never ran
+)
+
+// Sandbox is a sandbox as the API shows it.
+type Sandbox struct {
+	ID                 hutch.SandboxID   `json:"id"`
+	Template           string            `json:"template"`
+	CPU                float64           `json:"cpu"`
+	MemoryMB           int               `json:"memory_mb"`
+	DiskMB             int               `json:"disk_mb"`
+	DiskTier           hutch.DiskTier    `json:"disk_tier"`
+	Pids               int               `json:"pids"`
+	Hostname           string            `json:"hostname"`
+	Status             Status            `json:"status"`
+	State              hutch.State       `json:"state"`
+	Transition         hutch.Transition  `json:"transition,omitempty"` // under way
+	Metadata           map[string]string `json:"metadata,omitempty"`
+	BuildID            string            `json:"build_id,omitempty"` // of the template
+	Image              string            `json:"image,omitempty"`    // digest of the root image
+	BootMS             int64             `json:"boot_ms"`            // create call to guest answering
+	BootMode           string            `json:"boot_mode,omitempty"`
+	TTLSeconds         float64           `json:"ttl_seconds"`          // as asked for
+	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds"` // 0 = none
+	CreatedAt          time.Time         `json:"created_at"`           // whole seconds
+	StartedAt          time.Time         `json:"started_at,omitzero"`
+	ExpiresAt          time.Time         `json:"expires_at"`         // when it is killed
+	ActiveAt           time.Time         `json:"active_at,omitzero"` // last activity
+	EndedAt            time.Time         `json:"ended_at,omitzero"`
+	EndReason          hutch.SandboxEnd  `json:"end_reason,omitempty"`
+	EndDetail          string            `json:"end_detail,omitempty"`
+}
+
+// Lifecycle is the answer of GET and PATCH /v1/sandboxes/{id}/lifecycle.
+type Lifecycle struct {
+	TTLSeconds         float64   `json:"ttl_seconds"` // as asked for, at create or at the last change
+	Persistent         bool      `json:"persistent"`  // always false
+	IdleSeconds        float64   `json:"idle_seconds"`
+	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds"` // 0 = none
+	ExpiresAt          time.Time `json:"expires_at"`
+}
+
+// UpdateLifecycle is the body of PATCH /v1/sandboxes/{id}/lifecycle.
+type UpdateLifecycle struct {
+	TTLSeconds *float64 `json:"ttl_seconds,omitempty"` // from now on; 0 = the most the operator allows
+	Persistent *bool    `json:"persistent,omitempty"`  // true is refused as unsupported
+}

@@ -1,0 +1,346 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/client"
+)
+
+func newCreate(a *app) *cobra.Command {
+	var (
+		req           api.CreateSandbox
+		cpu           float64
+		pids          int
+		tier          string
+		memory, disk  sizeFlag
+		ttl, idle     durationFlag
+		env, metadata []string
+	)
+	c := &cobra.Command{
+		Use:   "create",
+		Short: "Make a sandbox and print its id",
+		Long:  "Makes a sandbox, waits until it runs, and prints its id. Sizes left out are the template's.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("cpu") {
+				req.CPU = &cpu
+			}
+			if cmd.Flags().Changed("pids") {
+				req.Pids = &pids
+			}
+			req.MemoryMB, req.DiskMB, req.DiskTier = memory.ptr(), disk.ptr(), hutch.DiskTier(tier)
+			req.TTLSeconds, req.IdleTimeoutSeconds = ttl.seconds(), idle.seconds()
+			var err error
+			if req.Env, err = a.envPairs(env); err != nil {
+				return a.usage(cmd, err)
+			}
+			if req.Metadata, err = pairs("metadata", metadata); err != nil {
+				return a.usage(cmd, err)
+			}
+			cl, err := a.client()
+			if err != nil {
+				return err
+			}
+			sb, err := cl.CreateSandbox(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(sb)
+			}
+			_, err = fmt.Fprintln(a.Stdout, sb.ID)
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringVarP(&req.Template, "template", "t", api.DefaultTemplate, "template to make it from")
+	f.Float64Var(&cpu, "cpu", 0, "CPUs; 1.5 is possible")
+	f.Var(&memory, "memory", "memory: MiB, or like 2G")
+	f.Var(&disk, "disk", "cap of what it may write: MiB, or like 10G")
+	f.StringVar(&tier, "disk-tier", "", "where that is kept: disk or memory")
+	f.IntVar(&pids, "pids", 0, "most processes and threads at once")
+	f.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE for every command, or KEY to take it from here")
+	f.StringArrayVarP(&metadata, "metadata", "m", nil, "KEY=VALUE to find it by")
+	f.StringVar(&req.Hostname, "hostname", "", "its host name")
+	f.Var(&ttl, "ttl", "how long it may live, like 30m or 2h; 0 = the longest allowed (default 1h)")
+	f.Var(&idle, "idle-timeout", "how long it may be idle (default: for ever)")
+	return c
+}
+
+// envPairs reads KEY=VALUE flags, where KEY alone is taken from this environment.
+func (a *app) envPairs(in []string) (map[string]string, error) {
+	full := make([]string, 0, len(in))
+	for _, s := range in {
+		if s != "" && !strings.Contains(s, "=") {
+			s += "=" + a.Getenv(s)
+		}
+		full = append(full, s)
+	}
+	return pairs("env", full)
+}
+
+func newLs(a *app) *cobra.Command {
+	var (
+		filter   client.SandboxFilter
+		states   []string
+		metadata []string
+		limit    int
+		running  bool
+	)
+	c := &cobra.Command{
+		Use:               "ls [SANDBOX]",
+		Short:             "List sandboxes, or the commands of one",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := a.client()
+			if err != nil {
+				return err
+			}
+			if len(args) == 1 {
+				return a.listExecs(cmd.Context(), cl, hutch.SandboxID(args[0]), running, limit)
+			}
+			if filter.Metadata, err = pairs("metadata", metadata); err != nil {
+				return a.usage(cmd, err)
+			}
+			for _, s := range states {
+				filter.States = append(filter.States, hutch.State(s))
+			}
+			return a.listSandboxes(cmd.Context(), cl, filter, limit)
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&filter.All, "all", "a", false, "those that have ended too")
+	f.StringSliceVar(&states, "state", nil, "only in these states: new, running, paused, dead")
+	f.StringVarP(&filter.Template, "template", "t", "", "only those made from it")
+	f.StringArrayVarP(&metadata, "metadata", "m", nil, "only those with KEY=VALUE")
+	f.IntVarP(&limit, "limit", "n", 0, "at most this many (default: all)")
+	f.BoolVar(&running, "running", false, "of a sandbox's commands, only those that run")
+	c.MarkFlagsMutuallyExclusive("all", "state")
+	return c
+}
+
+// take collects at most limit values; 0 = all.
+func take[T any](seq func(func(T, error) bool), limit int) ([]T, error) {
+	out := []T{} // printed as [] when empty
+	for v, err := range seq {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+		if len(out) == limit {
+			break
+		}
+	}
+	return out, nil
+}
+
+func (a *app) listSandboxes(ctx context.Context, cl *client.Client, f client.SandboxFilter, limit int) error {
+	if limit > 0 {
+		f.PageSize = min(limit, 1000)
+	}
+	list, err := take(cl.Sandboxes(ctx, f), limit)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(list)
+	}
+	rows := [][]cell{head("ID", "TEMPLATE", "STATUS", "CPU", "MEMORY", "AGE", "ENDS IN")}
+	for _, sb := range list {
+		ends := span(sb.ExpiresAt.Sub(a.Now()))
+		if sb.EndReason != "" {
+			ends = string(sb.EndReason)
+		}
+		rows = append(rows, []cell{
+			text(string(sb.ID)), text(sb.Template),
+			{string(sb.Status), statusColour(sb.Status)},
+			text(number(sb.CPU)), text(mib(sb.MemoryMB)), text(span(a.Now().Sub(sb.CreatedAt))), text(ends),
+		})
+	}
+	a.table(a.Stdout, rows)
+	return nil
+}
+
+func (a *app) listExecs(ctx context.Context, cl *client.Client, id hutch.SandboxID, running bool, limit int) error {
+	list, err := take(cl.Execs(ctx, id, running), limit)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(list)
+	}
+	rows := [][]cell{head("EXEC", "END", "CODE", "TOOK", "AGE", "COMMAND")}
+	for _, x := range list {
+		end, code, took := cell{"running", green}, "-", span(a.Now().Sub(x.CreatedAt))
+		if r := x.Result; r != nil {
+			end, code, took = endCell(r.EndReason, r.ExitCode), fmt.Sprint(r.ExitCode), (time.Duration(r.DurationMS) * time.Millisecond).String()
+		}
+		rows = append(rows, []cell{
+			text(string(x.ExecID)), end, text(code), text(took), text(span(a.Now().Sub(x.CreatedAt))), text(short(commandLine(x))),
+		})
+	}
+	a.table(a.Stdout, rows)
+	return nil
+}
+
+func endCell(end hutch.ExecEnd, code int) cell {
+	c := cell{text: string(end)}
+	if end != hutch.ExecExit || code != 0 {
+		c.colour = red
+	}
+	return c
+}
+
+func commandLine(x api.Exec) string {
+	if x.Cmd != "" {
+		return x.Cmd
+	}
+	return strings.Join(x.Argv, " ")
+}
+
+// short cuts a line to what fits beside a table's other columns.
+func short(s string) string {
+	const most = 60
+	if r := []rune(s); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return s
+}
+
+// isExec tells a command's id from a sandbox's.
+func isExec(id string) bool { return strings.HasPrefix(id, "e") }
+
+func newGet(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "get SANDBOX|EXEC",
+		Short:             "Show a sandbox or a command",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := a.client()
+			if err != nil {
+				return err
+			}
+			if isExec(args[0]) {
+				x, err := cl.ExecRecord(cmd.Context(), hutch.ExecID(args[0]))
+				if err != nil {
+					return err
+				}
+				return a.showExec(x)
+			}
+			sb, err := cl.Sandbox(cmd.Context(), hutch.SandboxID(args[0]))
+			if err != nil {
+				return err
+			}
+			return a.showSandbox(sb)
+		},
+	}
+}
+
+func (a *app) showSandbox(sb api.Sandbox) error {
+	if a.json {
+		return a.printJSON(sb)
+	}
+	rows := [][]cell{
+		{{"id", dim}, text(string(sb.ID))},
+		{{"status", dim}, {string(sb.Status), statusColour(sb.Status)}},
+		{{"template", dim}, text(sb.Template)},
+		{{"hostname", dim}, text(sb.Hostname)},
+		{{"cpu", dim}, text(number(sb.CPU))},
+		{{"memory", dim}, text(mib(sb.MemoryMB))},
+		{{"disk", dim}, text(mib(sb.DiskMB) + " (" + string(sb.DiskTier) + ")")},
+		{{"pids", dim}, text(fmt.Sprint(sb.Pids))},
+		{{"created", dim}, text(a.when(sb.CreatedAt))},
+		{{"ends", dim}, text(a.when(sb.ExpiresAt))},
+	}
+	if sb.IdleTimeoutSeconds > 0 {
+		rows = append(rows, []cell{{"idle timeout", dim}, text(span(time.Duration(sb.IdleTimeoutSeconds * float64(time.Second))))})
+	}
+	rows = append(rows, []cell{{"boot", dim}, text(fmt.Sprintf("%d ms (%s)", sb.BootMS, sb.BootMode))})
+	for _, k := range sortedKeys(sb.Metadata) {
+		rows = append(rows, []cell{{"metadata", dim}, text(k + "=" + sb.Metadata[k])})
+	}
+	a.table(a.Stdout, rows)
+	return nil
+}
+
+// when is a time and how far it is away.
+func (a *app) when(t time.Time) string {
+	d := t.Sub(a.Now())
+	rel := "in " + span(d)
+	if d < 0 {
+		rel = span(-d) + " ago"
+	}
+	return t.UTC().Format(time.RFC3339) + " (" + rel + ")"
+}
+
+func newRm(a *app) *cobra.Command {
+	return a.actOnEach("rm SANDBOX...", "End sandboxes for good", (*client.Client).Kill)
+}
+
+func newPause(a *app) *cobra.Command {
+	return a.actOnEach("pause SANDBOX...", "Freeze sandboxes in memory", (*client.Client).Pause)
+}
+
+func newResume(a *app) *cobra.Command {
+	return a.actOnEach("resume SANDBOX...", "Let paused sandboxes go on", (*client.Client).Resume)
+}
+
+// actOnEach is a command that does one thing to each sandbox named.
+func (a *app) actOnEach(use, about string, act func(*client.Client, context.Context, hutch.SandboxID) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: about,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := a.client()
+			if err != nil {
+				return err
+			}
+			return a.each(args, func(id string) error { return act(cl, cmd.Context(), hutch.SandboxID(id)) })
+		},
+	}
+}
+
+func newExtend(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "extend SANDBOX TTL",
+		Short: "Move a sandbox's end",
+		Long:  "Moves a sandbox's end to TTL from now (30m, 2h, 1d); 0 = the longest allowed. It may come sooner than before.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return fmt.Errorf("want a sandbox and how long it may live from now, got %s", plural(int64(len(args)), "argument"))
+			}
+			_, err := parseDuration(args[1])
+			return err
+		},
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ttl, err := parseDuration(args[1])
+			if err != nil {
+				return err
+			}
+			cl, err := a.client()
+			if err != nil {
+				return err
+			}
+			l, err := cl.Extend(cmd.Context(), hutch.SandboxID(args[0]), ttl)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(l)
+			}
+			_, err = fmt.Fprintf(a.Stdout, "%s ends %s\n", args[0], a.when(l.ExpiresAt))
+			return err
+		},
+	}
+}

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/internal/store"
+)
+
+// Services is what the API calls. All are needed but MetricsPage and Metrics.
+type Services struct {
+	Sandboxes   Sandboxes
+	Pausing     Pausing
+	Execs       Execs
+	ExecControl ExecControl
+	Templates   Templates
+	Keys        Keys
+	Events      EventLog
+	Health      Health
+	Auth        Authenticator
+	Idempotency store.Idempotency
+	Metrics     Metrics      // nil = not counted
+	MetricsPage http.Handler // GET /metrics; nil = 404
+}
+
+// Metrics is told about every answer. It must not block.
+type Metrics interface {
+	// HTTPRequest counts one answer: route is a pattern of the route table or "other",
+	// so its values are a closed set.
+	HTTPRequest(route, method string, status int, d time.Duration)
+}
+
+// Config holds what may be set; zero fields get the default named.
+type Config struct {
+	Build api.BuildInfo
+
+	// SyncHold is how long an exec that is waited for may take before its answer is begun
+	// with status 200 and kept alive with blanks; 15 s, half of what the strictest
+	// published client waits for a first byte.
+	SyncHold time.Duration
+	// Keepalive is how long a stream or a begun answer may be silent; 5 s. Balancers in
+	// the field cut after 60 s, clients after 30 s.
+	Keepalive time.Duration
+	// WriteTimeout is how long a caller may not read before its connection is cut; 60 s.
+	// The command goes on, and the caller can follow again from where it was.
+	WriteTimeout time.Duration
+}
+
+// API serves the native API. It is an http.Handler, safe for concurrent use.
+type API struct {
+	cfg   Config
+	svc   Services
+	log   *slog.Logger
+	mux   *http.ServeMux
+	calls *calls
+}
+
+// New returns an API. It does no I/O and starts no goroutine.
+func New(cfg Config, svc Services, logger *slog.Logger) *API {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&cfg.SyncHold, 15*time.Second)
+	def(&cfg.Keepalive, 5*time.Second)
+	def(&cfg.WriteTimeout, time.Minute)
+	a := &API{cfg: cfg, svc: svc, log: logger.With("component", "httpapi"), mux: http.NewServeMux(), calls: newCalls()}
+	for _, rt := range append(routes(), unsupportedRoutes()...) {
+		a.mux.Handle(rt.method+" "+rt.pattern, a.serve(rt))
+	}
+	return a
+}
+
+// Server returns a server for h with bounds against callers who hold connections
+// without sending. Streams have no total limit, so writes are bounded one by one in this
+// package. When ctx ends, waits and streams end with hutch.ErrUnavailable, so that their
+// callers come back; call Shutdown then.
+func Server(ctx context.Context, h http.Handler, logger *slog.Logger) *http.Server {
+	base, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		stop(hutch.Errorf(hutch.CodeUnavailable, "the server is stopping: ask again in a moment; commands go on"))
+	})
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+}

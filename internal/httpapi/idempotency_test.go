@@ -1,0 +1,204 @@
+package httpapi_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/internal/httpapi"
+	"hutch.dev/hutch/internal/httpapi/httpapitest"
+)
+
+const idem = api.HeaderIdempotencyKey
+
+func TestKeyedCallIsDoneOnce(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	first := b.do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k1").want(201)
+	again := b.do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k1").want(201)
+	if string(again.body) != string(first.body) || again.header.Get(api.HeaderReplayed) != "true" || first.header.Get(api.HeaderReplayed) != "" {
+		t.Errorf("repeated: %s, first %s", again.body, first.body)
+	}
+	id := string(into[api.Sandbox](first).ID)
+	b.do("POST", "/v1/sandboxes", `{"pids": 51}`, idem, "k1").wantError(422, "idempotency_mismatch", "")
+	b.do("DELETE", "/v1/sandboxes/"+id, "", idem, "k1").wantError(422, "idempotency_mismatch", "")
+	other := into[api.Sandbox](b.as(httpapitest.OtherKey).do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k1").want(201))
+	if string(other.ID) == id {
+		t.Error("another project's call under the same key got this one's sandbox")
+	}
+	b.do("DELETE", "/v1/sandboxes/"+id, "", idem, "k2").want(204)
+	b.do("DELETE", "/v1/sandboxes/"+id, "", idem, "k2").want(204)
+	b.do("DELETE", "/v1/sandboxes/"+id, "", idem, "k3").wantError(404, "sandbox_gone", "")
+	for _, bad := range []string{strings.Repeat("k", 256), "é"} {
+		b.do("POST", "/v1/sandboxes", `{}`, idem, bad).wantError(400, "bad_request", idem)
+	}
+}
+
+func TestConcurrentRepetitionsWaitForTheFirst(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	var (
+		creates atomic.Int32
+		entered = make(chan struct{}, 10)
+		open    = make(chan struct{})
+	)
+	b.OnCall = func(m string) error {
+		if m == "CreateSandbox" {
+			creates.Add(1)
+			entered <- struct{}{}
+			<-open
+		}
+		return nil
+	}
+	var (
+		wg  sync.WaitGroup
+		mu  sync.Mutex
+		ids = map[hutch.SandboxID]int{}
+	)
+	for range 5 {
+		wg.Go(func() {
+			sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "same").want(201))
+			mu.Lock()
+			defer mu.Unlock()
+			ids[sb.ID]++
+		})
+	}
+	<-entered
+	close(open)
+	wg.Wait()
+	if creates.Load() != 1 || len(ids) != 1 {
+		t.Errorf("%d creates made %d sandboxes", creates.Load(), len(ids))
+	}
+}
+
+func TestRefusedCallCanBeCorrectedUnderItsKey(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	b.do("POST", "/v1/sandboxes", `{"pids": 0}`, idem, "k").wantError(400, "bad_request", "pids")
+	b.do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k").want(201)
+}
+
+func TestFailedCallIsTakenOverUnderItsID(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	var fail atomic.Bool
+	fail.Store(true)
+	b.OnCall = func(m string) error {
+		if m == "CreateSandbox" && fail.Load() {
+			return errors.New("disk on fire")
+		}
+		return nil
+	}
+	b.do("POST", "/v1/sandboxes", `{}`, idem, "k").wantError(500, "internal", "")
+	call, ok := b.StoredCall(hutch.DefaultProject, "k")
+	if !ok || call.Status != 0 || call.Ref == "" {
+		t.Fatalf("after a failure the call is kept as %+v, %v", call, ok)
+	}
+	fail.Store(false)
+	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "k").want(201)); string(sb.ID) != call.Ref {
+		t.Errorf("taken over as %s, want %s", sb.ID, call.Ref)
+	}
+}
+
+// The process died after the work was done and before the answer was kept.
+func TestInterruptedCallFindsWhatItMade(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "k").want(201))
+	b.Interrupt(hutch.DefaultProject, "k")
+	if again := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "k").want(201)); again.ID != sb.ID {
+		t.Errorf("the repetition made %s beside %s", again.ID, sb.ID)
+	}
+	path := "/v1/sandboxes/" + string(sb.ID)
+	for _, c := range [][3]string{{"POST", path + "/pause", "pause"}, {"DELETE", path, "kill"}} {
+		b.do(c[0], c[1], "", idem, c[2]).want(204)
+		b.Interrupt(hutch.DefaultProject, c[2])
+		b.do(c[0], c[1], "", idem, c[2]).want(204)
+	}
+	b.Interrupt(hutch.DefaultProject, "k")
+	if e := b.do("POST", "/v1/sandboxes", `{}`, idem, "k").wantError(404, "sandbox_gone", ""); e.EndReason != hutch.EndKilled {
+		t.Errorf("the sandbox it made has ended, and the answer is %+v", e)
+	}
+}
+
+func TestKeyedExecJoinsTheCommand(t *testing.T) {
+	b := newBench(t, quick)
+	var runs atomic.Int32
+	open := make(chan struct{})
+	b.Program("count", func(p *httpapitest.Process) int {
+		fmt.Fprint(p.Stdout, runs.Add(1))
+		<-open
+		return 0
+	})
+	path := "/v1/sandboxes/" + b.sandbox() + "/exec"
+	var wg sync.WaitGroup
+	results := make(chan api.ExecResult, 3)
+	for range 3 {
+		wg.Go(func() {
+			results <- into[api.ExecResult](b.do("POST", path, `{"cmd": "count"}`, idem, "x").want(200))
+		})
+	}
+	// All three hold an answer under way only while the command runs.
+	stream := b.send(b.request("POST", path+"/stream", `{"cmd": "count"}`, idem, "y"))
+	again := b.send(b.request("POST", path+"/stream", `{"cmd": "count"}`, idem, "y"))
+	if stream.Header.Get(api.HeaderExecID) != again.Header.Get(api.HeaderExecID) {
+		t.Error("a repeated stream is about another command")
+	}
+	close(open)
+	wg.Wait()
+	for range 3 {
+		if r := <-results; r.ExitCode != 0 || (r.Stdout != "1" && r.Stdout != "2") {
+			t.Errorf("result %+v", r)
+		}
+	}
+	first, _ := joined(t, b.events(stream), "stdout")
+	second, _ := joined(t, b.events(again), "stdout")
+	if first != second || first == "" {
+		t.Errorf("the two streams gave %q and %q", first, second)
+	}
+	if runs.Load() != 2 {
+		t.Errorf("%d commands were run under two keys", runs.Load())
+	}
+	// And long after.
+	if r := into[api.ExecResult](b.do("POST", path, `{"cmd": "count"}`, idem, "x").want(200)); r.Stdout != "1" && r.Stdout != "2" {
+		t.Errorf("a late repetition gave %+v", r)
+	}
+	b.do("POST", path, `{"cmd": "true"}`, idem, "x").wantError(422, "idempotency_mismatch", "")
+	b.do("POST", path, `{}`, idem, "z").wantError(400, "bad_request", "cmd")
+	b.do("POST", path, `{"cmd": "true"}`, idem, "z").want(200)
+}
+
+func TestKeysAreNotKeptForRepetitions(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	first := into[api.Key](b.do("POST", "/v1/keys", `{"name": "n"}`, idem, "k").want(201))
+	call, _ := b.StoredCall(hutch.DefaultProject, "k")
+	if strings.Contains(string(call.Body), first.Key) {
+		t.Errorf("the key itself is stored: %s", call.Body)
+	}
+	again := into[api.Key](b.do("POST", "/v1/keys", `{"name": "n"}`, idem, "k").want(201))
+	if again.Key != "" || again.Prefix != first.Prefix {
+		t.Errorf("repeated: %+v, first %+v", again, first)
+	}
+	b.do("DELETE", "/v1/keys/"+first.Prefix, "", idem, "d").want(204)
+	b.Interrupt(hutch.DefaultProject, "d")
+	b.do("DELETE", "/v1/keys/"+first.Prefix, "", idem, "d").want(204)
+}
+
+func TestLargeAnswersAreMadeAgainRatherThanKept(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	b.Program("long", func(p *httpapitest.Process) int {
+		_, _ = p.Stdout.Write(make([]byte, 1<<20))
+		<-p.Stopped
+		return 143
+	})
+	x := into[api.Exec](b.do("POST", "/v1/sandboxes/"+b.sandbox()+"/exec", `{"cmd": "long", "background": true, "max_output_bytes": 4194304}`).want(202))
+	path := "/v1/execs/" + string(x.ExecID) + "/cancel"
+	first := b.do("POST", path, "", idem, "c").want(http.StatusOK)
+	if call, _ := b.StoredCall(hutch.DefaultProject, "c"); call.Status != 0 || len(call.Body) != 0 {
+		t.Errorf("%d bytes are kept", len(call.Body))
+	}
+	if again := b.do("POST", path, "", idem, "c").want(http.StatusOK); string(again.body) != string(first.body) {
+		t.Error("the answer made again differs")
+	}
+}

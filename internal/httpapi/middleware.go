@@ -1,0 +1,192 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/api"
+)
+
+// info is what is known of a request besides what it says itself.
+type info struct {
+	id    string // request id
+	route string // pattern, "other" if none fits
+	key   hutch.APIKey
+	call  *keyedCall // under an Idempotency-Key; nil = none
+}
+
+type infoKey struct{}
+
+func infoOf(r *http.Request) *info {
+	if i, ok := r.Context().Value(infoKey{}).(*info); ok {
+		return i
+	}
+	return &info{}
+}
+
+// project is whose request it is.
+func project(r *http.Request) hutch.ProjectID { return infoOf(r).key.Project }
+
+// ServeHTTP answers a request, whatever it is.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	i := &info{id: requestID(r), route: "other"}
+	r = r.WithContext(context.WithValue(r.Context(), infoKey{}, i))
+	rec := &recorder{ResponseWriter: w}
+	rec.Header().Set(api.HeaderRequestID, i.id)
+	cors(rec.Header())
+	defer func() {
+		p := recover()
+		broken := p != nil && a.recovered(rec, r, p)
+		a.observe(rec, r, i, time.Since(start))
+		if broken {
+			panic(http.ErrAbortHandler)
+		}
+	}()
+	if r.Method == http.MethodOptions {
+		rec.WriteHeader(http.StatusNoContent)
+		return
+	}
+	if _, pattern := a.mux.Handler(r); pattern == "" {
+		a.writeError(rec, r, a.noRoute(r))
+		return
+	}
+	a.mux.ServeHTTP(rec, r)
+}
+
+// recovered deals with a handler's panic: a 500 if the answer has not begun; else it
+// reports that the connection must be broken, so that nobody takes half an answer for one.
+func (a *API) recovered(rec *recorder, r *http.Request, p any) (broken bool) {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		return true
+	}
+	what := fmt.Sprintf("%T", p) // its text may hold what a tenant wrote
+	if re, ok := p.(runtime.Error); ok {
+		what = re.Error()
+	}
+	i := infoOf(r)
+	a.log.ErrorContext(r.Context(), "handler panicked", "request", i.id, "op", i.route, "panic", what, "stack", string(debug.Stack()))
+	if rec.status != 0 {
+		return true
+	}
+	a.writeError(rec, r, hutch.ErrInternal)
+	return false
+}
+
+func (a *API) observe(rec *recorder, r *http.Request, i *info, d time.Duration) {
+	status := rec.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	if a.svc.Metrics != nil {
+		a.svc.Metrics.HTTPRequest(i.route, method(r), status, d)
+	}
+	level := slog.LevelInfo
+	switch i.route {
+	case "/healthz", "/readyz", "/metrics":
+		level = slog.LevelDebug // asked every few seconds by machines
+	}
+	// The pattern, not the path and query: those hold names and perhaps a key.
+	a.log.Log(r.Context(), level, "request",
+		"request", i.id, "method", method(r), "op", i.route, "status", status, "took", d, "bytes", rec.bytes,
+		"project", i.key.Project, "key", i.key.Prefix, "sandbox", logID(r.PathValue("id")))
+}
+
+// method is the request's method from a closed set.
+func method(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return r.Method
+	}
+	return "other"
+}
+
+// logID lets only what looks like an id into the log.
+func logID(s string) string {
+	if len(s) > 64 || strings.ContainsFunc(s, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') }) {
+		return ""
+	}
+	return s
+}
+
+// noRoute explains why nothing answers at a path.
+func (a *API) noRoute(r *http.Request) error {
+	var can []string
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		probe := r.Clone(r.Context())
+		probe.Method = m
+		if _, pattern := a.mux.Handler(probe); pattern != "" {
+			can = append(can, m)
+		}
+	}
+	if len(can) > 0 {
+		return hutch.Errorf(hutch.CodeNotFound, "this path takes %s, not %s", strings.Join(can, " and "), method(r))
+	}
+	return hutch.Errorf(hutch.CodeNotFound, "there is no such endpoint: the API is described at %s/openapi.yaml", api.Version)
+}
+
+// requestID is the caller's id if it is short and plain, else a new one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get(api.HeaderRequestID)
+	plain := func(c rune) bool { return c <= ' ' || c > '~' }
+	if id != "" && len(id) <= 64 && !strings.ContainsFunc(id, plain) {
+		return id
+	}
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// exposed are the headers that a script in a browser may read.
+var exposed = strings.Join([]string{
+	api.HeaderRequestID, api.HeaderExecID, api.HeaderNextCursor, api.HeaderReplayed,
+	api.HeaderOutputOffset, "Link", "Retry-After",
+}, ", ")
+
+// cors lets any origin in: keys are sent by hand, never by a browser on its own.
+func cors(h http.Header) {
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE, OPTIONS")
+	h.Set("Access-Control-Allow-Headers", strings.Join([]string{
+		"Authorization", "Content-Type", "Last-Event-ID",
+		api.HeaderAPIKey, api.HeaderIdempotencyKey, api.HeaderRequestID,
+	}, ", "))
+	h.Set("Access-Control-Expose-Headers", exposed)
+	h.Set("Access-Control-Max-Age", "600")
+}
+
+// recorder notes what was answered, for the log.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,114 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/api"
+)
+
+// encode is JSON as this API writes it: <, > and & stay readable.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // only types of package api come here, and those encode
+	}
+	return b.Bytes()
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, err := w.Write(encode(v))
+	return clientGone(err)
+}
+
+// errClientGone marks a failure to write: there is nobody to tell about it.
+var errClientGone = errors.New("the caller has left")
+
+func clientGone(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.Join(errClientGone, err)
+}
+
+func gone(sb hutch.Sandbox) error {
+	e := hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended (%s)", sb.ID, sb.EndReason)
+	e.Reason = string(sb.EndReason)
+	if sb.EndDetail != "" {
+		e.Message += ": " + sb.EndDetail
+	}
+	return e
+}
+
+// explain is err as its caller should hear of it: when it is the server that ended a
+// wait, for its own stop, not that the caller had left.
+func explain(r *http.Request, err error) *hutch.Error {
+	he := classify(err)
+	if he.Code != hutch.CodeCancelled {
+		return he
+	}
+	var why *hutch.Error
+	if errors.As(context.Cause(r.Context()), &why) {
+		return why
+	}
+	return he
+}
+
+// errorBody is what the caller is shown of err.
+func errorBody(r *http.Request, err error) api.Error {
+	he := explain(r, err)
+	body := api.Error{Error: he.Message, Code: he.Code, Field: he.Field, RequestID: infoOf(r).id}
+	if he.Code == hutch.CodeInternal {
+		// Whatever text it has was not written for tenants.
+		body.Error = "internal error: the server's log says more under request " + body.RequestID
+	}
+	if he.Code == hutch.CodeSandboxGone {
+		body.EndReason = hutch.SandboxEnd(he.Reason)
+	}
+	return body
+}
+
+// writeError answers with err, and logs it if it is the server's fault.
+func (a *API) writeError(w http.ResponseWriter, r *http.Request, err error) {
+	info := infoOf(r)
+	body := errorBody(r, err)
+	status := Status(body.Code)
+	if status >= http.StatusInternalServerError && body.Code != hutch.CodeUnsupported {
+		a.log.ErrorContext(r.Context(), "request failed", "request", info.id, "op", info.route, "error", err)
+	}
+	if d := retryAfter(explain(r, err)); d > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(d.Seconds()))))
+	}
+	if body.Code == hutch.CodeUnauthenticated {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="hutch"`)
+	}
+	_ = writeJSON(w, status, body) // a caller who has left needs no answer
+}
+
+// seconds turns a number of a request into a duration between least and most.
+func seconds(field string, v *float64, least, most time.Duration) (time.Duration, error) {
+	if v == nil {
+		return 0, nil
+	}
+	if *v < least.Seconds() || *v > most.Seconds() {
+		return 0, hutch.FieldErrorf(field, "must be between %s and %s seconds", number(least.Seconds()), number(most.Seconds()))
+	}
+	d := time.Duration(*v * float64(time.Second))
+	if d == 0 && *v > 0 {
+		return 0, hutch.FieldErrorf(field, "is too small: a nanosecond is the least above 0")
+	}
+	return d, nil
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/id"
+)
+
+// route is one operation.
+type route struct {
+	method, pattern string
+	scope           hutch.Scope // least a key needs; empty = no key
+	once            onceMode    // what an Idempotency-Key does
+	ref             func() string
+	maxBody         int64 // 0 = maxBody
+	handle          func(a *API, w http.ResponseWriter, r *http.Request) error
+}
+
+// routes is the API. A test holds it equal to api/openapi/native.yaml.
+func routes() []route {
+	return []route{
+		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, handle: (*API).createSandbox},
+		{method: "GET", pattern: "/v1/sandboxes", scope: hutch.ScopeRead, handle: (*API).listSandboxes},
+		{method: "GET", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRead, handle: (*API).getSandbox},
+		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).killSandbox},
+		{method: "GET", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRead, handle: (*API).getLifecycle},
+		{method: "PATCH", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateLifecycle},
+		{method: "POST", pattern: "/v1/sandboxes/{id}/pause", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).pauseSandbox},
+		{method: "POST", pattern: "/v1/sandboxes/{id}/resume", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).resumeSandbox},
+		{method: "GET", pattern: "/v1/sandboxes/{id}/events", scope: hutch.ScopeRead, handle: (*API).sandboxEvents},
+
+		{method: "POST", pattern: "/v1/sandboxes/{id}/exec", scope: hutch.ScopeRun, once: onceAttach, ref: id.NewExec, maxBody: maxExecBody, handle: (*API).exec},
+		{method: "POST", pattern: "/v1/sandboxes/{id}/exec/stream", scope: hutch.ScopeRun, once: onceAttach, ref: id.NewExec, maxBody: maxExecBody, handle: (*API).execStream},
+		{method: "GET", pattern: "/v1/sandboxes/{id}/execs", scope: hutch.ScopeRead, handle: (*API).listExecs},
+		{method: "GET", pattern: "/v1/execs/{exec}", scope: hutch.ScopeRead, handle: (*API).getExec},
+		{method: "GET", pattern: "/v1/execs/{exec}/output", scope: hutch.ScopeRead, handle: (*API).execOutput},
+		{method: "GET", pattern: "/v1/execs/{exec}/follow", scope: hutch.ScopeRead, handle: (*API).followExec},
+		{method: "POST", pattern: "/v1/execs/{exec}/cancel", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).cancelExec},
+		{method: "POST", pattern: "/v1/execs/{exec}/signal", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).signalExec},
+		// Its offset makes a repetition harmless, and its body may never end.
+		{method: "POST", pattern: "/v1/execs/{exec}/stdin", scope: hutch.ScopeRun, once: onceByItself, handle: (*API).writeStdin},
+
+		{method: "GET", pattern: "/v1/events", scope: hutch.ScopeRead, handle: (*API).events},
+		{method: "GET", pattern: "/v1/templates", scope: hutch.ScopeRead, handle: (*API).listTemplates},
+		{method: "GET", pattern: "/v1/templates/{name}", scope: hutch.ScopeRead, handle: (*API).getTemplate},
+
+		{method: "POST", pattern: "/v1/keys", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).createKey},
+		{method: "GET", pattern: "/v1/keys", scope: hutch.ScopeAdmin, handle: (*API).listKeys},
+		{method: "DELETE", pattern: "/v1/keys/{prefix}", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).revokeKey},
+		{method: "GET", pattern: "/v1/me", scope: hutch.ScopeRead, handle: (*API).me},
+		{method: "POST", pattern: "/v1/me/tokens", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).createToken},
+		{method: "GET", pattern: "/v1/me/tokens", scope: hutch.ScopeAdmin, handle: (*API).listTokens},
+		{method: "DELETE", pattern: "/v1/me/tokens/{prefix}", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).revokeKey},
+
+		{method: "GET", pattern: "/v1/openapi.yaml", handle: (*API).openAPI},
+		{method: "GET", pattern: "/v1/version", handle: (*API).version},
+		{method: "GET", pattern: "/version", handle: (*API).version},
+		{method: "GET", pattern: "/healthz", handle: (*API).healthz},
+		{method: "GET", pattern: "/readyz", handle: (*API).readyz},
+		{method: "GET", pattern: "/metrics", handle: (*API).metrics},
+	}
+}
+
+// serve wraps a route's handler in what all of them share.
+func (a *API) serve(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		infoOf(r).route = rt.pattern
+		err := func() error {
+			if rt.scope != "" {
+				if err := a.authenticate(r, rt.scope); err != nil {
+					return err
+				}
+			}
+			if rt.once == onceReplay || rt.once == onceAttach {
+				return a.once(rt, w, r)
+			}
+			return rt.handle(a, w, r)
+		}()
+		if err == nil || errors.Is(err, errClientGone) {
+			return
+		}
+		if rec, ok := w.(*recorder); ok && rec.status != 0 {
+			// Too late for an answer: a broken connection is the honest one.
+			panic(http.ErrAbortHandler)
+		}
+		a.writeError(w, r, err)
+	})
+}
+
+func (rt route) bodyLimit() int64 {
+	if rt.maxBody > 0 {
+		return rt.maxBody
+	}
+	return maxBody
+}

@@ -1,0 +1,100 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"hutch.dev/hutch"
+)
+
+// Sandboxes is the life of sandboxes, as the service offers it. Everything it
+// returns belongs to the project asked for: another project's sandbox is
+// hutch.ErrNotFound, one that has ended hutch.ErrSandboxGone with Reason its SandboxEnd.
+type Sandboxes interface {
+	// CreateSandbox returns once the sandbox runs. A caller who leaves while queued is
+	// dropped; a start under way is finished and recorded. With the id of a sandbox that
+	// exists it makes nothing and returns that one, dead or alive, once its start has ended.
+	CreateSandbox(ctx context.Context, req hutch.CreateSandbox) (hutch.Sandbox, error)
+	// Sandbox returns a record.
+	Sandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error)
+	// ListSandboxes returns a page and the cursor of the next, empty on the last.
+	ListSandboxes(ctx context.Context, q hutch.SandboxQuery) ([]hutch.Sandbox, string, error)
+	// ExtendSandbox moves ExpiresAt to ttl from now; 0 = the most the operator allows.
+	ExtendSandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, ttl time.Duration) (hutch.Sandbox, error)
+	// KillSandbox returns once it has ended; hutch.ErrSandboxGone if it had before.
+	KillSandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error)
+}
+
+// Pausing freezes sandboxes in memory. Doing either to one that it was done to already
+// changes nothing.
+type Pausing interface {
+	PauseSandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error)
+	ResumeSandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error)
+}
+
+// Execs starts commands and reports on them. The end of a caller's context never
+// ends a command.
+type Execs interface {
+	// StartExec returns once the command runs. With the id of a command that exists it
+	// starts nothing and returns that one.
+	StartExec(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, req hutch.ExecRequest) (hutch.Exec, error)
+	// WaitExec returns the record once the command has ended, however it did.
+	WaitExec(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID) (hutch.Exec, error)
+	// FollowExec hands the output to sink, one event at a time, and returns the record
+	// when there is no more to come. An error of sink ends it and is returned.
+	FollowExec(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, opt hutch.FollowOptions, sink func(hutch.OutputEvent) error) (hutch.Exec, error)
+	// Exec returns a record, also when its sandbox has ended.
+	Exec(ctx context.Context, project hutch.ProjectID, exec hutch.ExecID) (hutch.Exec, error)
+	// ListExecs returns a page and the cursor of the next, empty on the last.
+	ListExecs(ctx context.Context, q hutch.ExecQuery) ([]hutch.Exec, string, error)
+}
+
+// ExecControl acts on commands under way.
+type ExecControl interface {
+	// WriteStdin gives a command the bytes of r as those from offset on, and with end
+	// set closes its stdin behind them. It returns how many bytes the command has been
+	// given in all; bytes below that are skipped, so a repetition repeats nothing.
+	WriteStdin(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, offset int64, r io.Reader, end bool) (int64, error)
+	// CancelExec ends a command: TERM to its whole tree, grace (nil = its own), KILL. It
+	// returns the record once that is done. One that has ended by itself is
+	// returned as it is, after what it left running has been killed.
+	CancelExec(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, grace *time.Duration) (hutch.Exec, error)
+	// SignalExec sends a signal by name ("INT") to the leader, or with tree set to all.
+	SignalExec(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, signal string, tree bool) error
+}
+
+// Templates lists what sandboxes can be made from.
+type Templates interface {
+	ListTemplates(ctx context.Context) ([]hutch.Template, error)
+	Template(ctx context.Context, name string) (hutch.Template, error)
+}
+
+// Keys manages a project's API keys.
+type Keys interface {
+	// CreateKey returns the record and the key itself, which is shown this once.
+	CreateKey(ctx context.Context, req hutch.CreateKey) (hutch.APIKey, string, error)
+	ListKeys(ctx context.Context, project hutch.ProjectID) ([]hutch.APIKey, error)
+	// RevokeKey makes the key with that prefix useless. Twice is hutch.ErrNotFound.
+	RevokeKey(ctx context.Context, project hutch.ProjectID, prefix string) error
+}
+
+// EventLog reads what happened.
+type EventLog interface {
+	Events(ctx context.Context, q hutch.EventQuery) ([]hutch.Event, error)
+	// WatchEvents hands sink every event after q.After, those to come too, until ctx
+	// ends (its error is returned) or sink fails (that error is). When q names
+	// a sandbox, it returns nil after the event that ends it.
+	WatchEvents(ctx context.Context, q hutch.EventQuery, sink func(hutch.Event) error) error
+}
+
+// Health says whether the service can do its work.
+type Health interface {
+	Ready(ctx context.Context) error
+}
+
+// Authenticator turns a presented key into its record; hutch.ErrUnauthenticated
+// if it is unknown, expired or revoked.
+type Authenticator interface {
+	Verify(ctx context.Context, presented string) (hutch.APIKey, error)
+}
