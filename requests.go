@@ -36,6 +36,13 @@ type ExecRequest struct {
 	Stdin io.Reader // all of its stdin, known beforehand; nil = none (or Spec.StdinOpen)
 }
 
+// StdinChunk is a part of a command's input.
+type StdinChunk struct {
+	Offset int64     // of the first byte of Data in the whole input; bytes given before are skipped
+	Data   io.Reader // read to its end
+	End    bool      // nothing follows: close the input
+}
+
 // ExecQuery asks for one page of a sandbox's commands, newest first. It can be
 // asked of a sandbox that has ended, until its tombstone expires.
 type ExecQuery struct {

@@ -32,9 +32,9 @@ import (
 	"hutch.dev/hutch/internal/x/atomicfile"
 )
 
-// drainTimeout is how long requests under way get when the server is told to stop: a
-// waiting exec may be re-attached after the restart, so nothing long need be waited for.
-const drainTimeout = 10 * time.Second
+// drainTimeout is how long requests under way get when the server is told to stop. Waits
+// and streams are ended at once, to be taken up again; creates and kills are finished.
+const drainTimeout = 30 * time.Second
 
 // serveConfig is what `hutch serve` is told.
 type serveConfig struct {
@@ -202,16 +202,11 @@ func (s *server) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.cfg.listen, err)
 	}
-	srv := &http.Server{
-		Handler:           s.handler(),
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
 	if err := atomicfile.Write(filepath.Join(s.cfg.dataDir, listenFile), []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	srv := httpapi.Server(ctx, s.handler(), s.log)
 	g.Go(func() error {
 		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -223,7 +218,7 @@ func (s *server) run(ctx context.Context) error {
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
 		if err := srv.Shutdown(sctx); err != nil {
-			return srv.Close() // long streams are cut; their callers re-attach
+			return srv.Close()
 		}
 		return nil
 	})

@@ -32,7 +32,7 @@ func (a *admission) reserve() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.alive >= a.most {
-		return hutch.Errorf(hutch.CodeNoCapacity, "all %d sandboxes this server allows are taken: end one, or try again later", a.most)
+		return noCapacity("all %d sandboxes this server allows are taken: end one, or try again later", a.most)
 	}
 	a.alive++
 	return nil
@@ -77,7 +77,7 @@ func (a *admission) wait(n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n > 0 && a.waiting+n > a.maxWait {
-		return hutch.Errorf(hutch.CodeNoCapacity, "%d creates are waiting already: try again in %s", a.waiting, retryAfter)
+		return noCapacity("%d creates are waiting already: try again in %s", a.waiting, retryAfter)
 	}
 	a.waiting += n
 	a.report(a.waiting)
@@ -89,10 +89,10 @@ func (a *admission) ready() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.waiting >= a.maxWait {
-		return hutch.Errorf(hutch.CodeNoCapacity, "the create queue is full (%d)", a.waiting)
+		return noCapacity("the create queue is full (%d)", a.waiting)
 	}
 	if a.alive >= a.most {
-		return hutch.Errorf(hutch.CodeNoCapacity, "all %d sandboxes this server allows are taken", a.most)
+		return noCapacity("all %d sandboxes this server allows are taken", a.most)
 	}
 	return nil
 }
@@ -112,4 +112,11 @@ func (a *admission) endingDone(id hutch.SandboxID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.ends, id)
+}
+
+// noCapacity refuses a create and says when to come back.
+func noCapacity(format string, args ...any) error {
+	e := hutch.Errorf(hutch.CodeNoCapacity, format, args...)
+	e.RetryAfter = retryAfter
+	return e
 }

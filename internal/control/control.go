@@ -21,7 +21,6 @@ package control
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -56,7 +55,7 @@ type Execer interface {
 	StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, spec hutch.ExecSpec) (pid int, at time.Time, err error)
 	// FollowExec hands output to sink until the command ends, sink fails or ctx ends.
 	FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, o hutch.FollowOptions, sink func(hutch.OutputEvent) error) (*hutch.ExecResult, error)
-	WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, offset int64, r io.Reader, last bool) (int64, error)
+	WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, c hutch.StdinChunk) (int64, error)
 	// StopExec ends a command as cancelled and returns once it has ended; a negative
 	// grace is the command's own.
 	StopExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, grace time.Duration) (*hutch.ExecResult, error)

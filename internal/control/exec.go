@@ -45,25 +45,18 @@ func (c *Control) StartExec(ctx context.Context, p hutch.ProjectID, sid hutch.Sa
 	c.activity.add(sid, +1)
 	c.execs.put(x, hutch.Event{At: at, Project: p, Sandbox: sid, Exec: x.ID, Type: "exec.started"})
 	if req.Stdin != nil {
-		if err := c.feed(ctx, sb, x.ID, req.Stdin); err != nil {
-			return x, err
-		}
+		c.wg.Go(func() { c.feed(sb, x.ID, req.Stdin) })
 	}
 	return x, nil
 }
 
-// feed gives a command the stdin that came with its request. A command that ends without
-// reading all of it is no failure.
-func (c *Control) feed(ctx context.Context, sb hutch.Sandbox, x hutch.ExecID, r io.Reader) error {
-	_, err := c.nodes.WriteStdin(ctx, sb.ID, sb.Epoch, x, 0, r, true)
-	var e *hutch.Error
-	if errors.As(err, &e) && (e.Code == hutch.CodeInvalidState || e.Code == hutch.CodeNotFound) {
-		return nil
+// feed gives a command the stdin that came with its request, for as long as it takes it. A
+// command that ends without reading all of it is no failure, nor is a sandbox that ends.
+func (c *Control) feed(sb hutch.Sandbox, x hutch.ExecID, r io.Reader) {
+	_, err := c.nodes.WriteStdin(c.work, sb.ID, sb.Epoch, x, hutch.StdinChunk{Data: r, End: true})
+	if err != nil && c.work.Err() == nil && !errors.Is(err, hutch.ErrInvalidState) && !errors.Is(err, hutch.ErrNotFound) && !errors.Is(err, hutch.ErrSandboxGone) {
+		c.log.Warn("a command's stdin was cut off", "sandbox", sb.ID, "exec", x, "op", "stdin", "error", err)
 	}
-	if err != nil {
-		return fmt.Errorf("write stdin: %w", err)
-	}
-	return nil
 }
 
 // withoutValues is the spec as it is recorded: of the environment the names only.
@@ -217,8 +210,8 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	return x, nil
 }
 
-// WriteStdin gives a command bytes of its stdin and returns how many it has in all.
-func (c *Control) WriteStdin(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID, offset int64, r io.Reader, last bool) (int64, error) {
+// WriteStdin gives a command a part of its stdin and returns how much it has in all.
+func (c *Control) WriteStdin(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID, chunk hutch.StdinChunk) (int64, error) {
 	if _, err := c.execOf(ctx, p, sid, xid); err != nil {
 		return 0, err
 	}
@@ -226,7 +219,7 @@ func (c *Control) WriteStdin(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	if err != nil {
 		return 0, err
 	}
-	n, err := c.nodes.WriteStdin(ctx, sid, sb.Epoch, xid, offset, r, last)
+	n, err := c.nodes.WriteStdin(ctx, sid, sb.Epoch, xid, chunk)
 	c.activity.touch(sid)
 	return n, err
 }
@@ -256,7 +249,13 @@ func (c *Control) CancelExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	}
 	ctx, cancel := finish(ctx, finishTimeout+hutch.MaxGrace)
 	defer cancel()
-	_, err = c.nodes.StopExec(ctx, sid, sb.Epoch, xid, g)
+	res, err := c.nodes.StopExec(ctx, sid, sb.Epoch, xid, g)
+	if x.Result != nil && res != nil { // it had ended: what was killed is what it had left running
+		done := *x.Result
+		done.Killed, done.Escalated = res.Killed, res.Escalated
+		x.Result = &done
+		return x, err
+	}
 	if errors.Is(err, hutch.ErrNotFound) && x.Result != nil {
 		return x, nil // ended, recorded and forgotten by the guest, with nothing left of it
 	}

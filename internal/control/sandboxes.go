@@ -39,7 +39,7 @@ func goneError(sb hutch.Sandbox) error {
 	if sb.EndDetail != "" {
 		msg += ": " + sb.EndDetail
 	}
-	return &hutch.Error{Code: hutch.CodeSandboxGone, Message: msg}
+	return &hutch.Error{Code: hutch.CodeSandboxGone, Reason: string(sb.EndReason), Message: msg}
 }
 
 // Sandbox returns a living sandbox; a dead one is hutch.ErrSandboxGone with the reason.

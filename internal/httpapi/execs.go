@@ -327,7 +327,7 @@ func (a *API) writeStdin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	n, err := a.svc.ExecControl.WriteStdin(r.Context(), project(r), x.Sandbox, x.ID, offset, body{r.Body}, last)
+	n, err := a.svc.ExecControl.WriteStdin(r.Context(), project(r), x.Sandbox, x.ID, hutch.StdinChunk{Offset: offset, Data: body{r.Body}, End: last})
 	if err != nil {
 		return err
 	}

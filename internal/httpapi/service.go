@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"io"
 	"time"
 
 	"hutch.dev/hutch"
@@ -52,10 +51,9 @@ type Execs interface {
 
 // ExecControl acts on commands under way.
 type ExecControl interface {
-	// WriteStdin gives a command the bytes of r as those from offset on, and with end
-	// set closes its stdin behind them. It returns how many bytes the command has been
+	// WriteStdin gives a command a part of its stdin. It returns how many bytes the command has been
 	// given in all; bytes below that are skipped, so a repetition repeats nothing.
-	WriteStdin(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, offset int64, r io.Reader, end bool) (int64, error)
+	WriteStdin(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, c hutch.StdinChunk) (int64, error)
 	// CancelExec ends a command: TERM to its whole tree, grace (nil = its own), KILL. It
 	// returns the record once that is done. One that has ended by itself is
 	// returned as it is, after what it left running has been killed.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"time"
 
 	"hutch.dev/hutch"
@@ -109,9 +108,8 @@ func outputEvent(fr guestapi.Frame) (hutch.OutputEvent, error) {
 	return hutch.OutputEvent{}, hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox's agent sent an unexpected frame")
 }
 
-// WriteStdin gives a command bytes of its stdin, the first of which has the given offset,
-// and returns how many it has been given in all.
-func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, offset int64, r io.Reader, last bool) (int64, error) {
+// WriteStdin gives a command a part of its stdin and returns how much it has in all.
+func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, c hutch.StdinChunk) (int64, error) {
 	b, err := n.box(id, e)
 	if err != nil {
 		return 0, err
@@ -123,7 +121,7 @@ func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 			return 0, b.whyGone(err)
 		}
 	}
-	rep, err := b.guest.Stdin(ctx, x, offset, r, last)
+	rep, err := b.guest.Stdin(ctx, x, c.Offset, c.Data, c.End)
 	return rep.Offset, b.whyGone(err)
 }
 
