@@ -132,10 +132,14 @@ func TestCaseC08KilledInTheMiddleOfACreate(t *testing.T) {
 	for i := range 6 {
 		delay := time.NewTimer(time.Duration(i*20) * time.Millisecond)
 		done := make(chan struct{})
-		go func(c *client.Client) {
+		c, err := client.New(s.base, client.WithKey(s.key), client.WithRetries(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
 			defer close(done)
 			_, _ = c.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base", MemoryMB: ptr(256)})
-		}(must(client.New(s.base, client.WithKey(s.key), client.WithRetries(0))))
+		}()
 		<-delay.C
 		s.kill9(t)
 		<-done

@@ -274,7 +274,7 @@ func TestCaseB23AbortedCommandIsDead(t *testing.T) {
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
 	id := s.background(t, sb.ID, `echo partial; sleep 4321`)
-	eventually(t, "it has written", func() bool { return s.alive(t, sb.ID, "sleep 4321") == 1 })
+	eventually(t, "it sleeps", func() bool { return s.alive(t, sb.ID, "^sleep 4321") == 1 })
 	within(t, time.Second, "the cancel", func() {
 		x, err := s.client.Cancel(t.Context(), id, nil)
 		if err != nil {
@@ -284,7 +284,7 @@ func TestCaseB23AbortedCommandIsDead(t *testing.T) {
 			t.Errorf("got %+v, want the partial output", x.Result)
 		}
 	})
-	if n := s.alive(t, sb.ID, "sleep 4321"); n != 0 {
+	if n := s.alive(t, sb.ID, "^sleep 4321"); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }

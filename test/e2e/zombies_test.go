@@ -9,19 +9,9 @@ import (
 	"testing"
 
 	"hutch.dev/hutch/api"
-	"hutch.dev/hutch/client"
 )
 
 const stopSignal = syscall.SIGTERM
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
-var _ = client.New
 
 // countZombies counts processes inside that nobody has reaped.
 const countZombies = `n=0; for s in /proc/[0-9]*/stat; do if sed 's/.*) //' $s 2>/dev/null | grep -q ^Z; then n=$((n+1)); fi; done; echo $n`
