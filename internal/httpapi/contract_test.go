@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"

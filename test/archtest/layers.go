@@ -70,7 +70,7 @@ var layers = []layer{
 
 	// What talks to a server as anybody could.
 	{pkg: "internal/cli/...", may: []string{".", "api/...", "client/...", "internal/cli/...", "internal/x/..."}},
-	{pkg: "internal/bench/...", may: []string{".", "api/...", "client/...", "internal/bench/...", "internal/runtime/...", "internal/x/..."}},
+	{pkg: "internal/bench/...", may: []string{".", "api/...", "client/...", "internal/bench/...", "internal/guestapi", "internal/guestclient", "internal/link", "internal/runtime/...", "internal/x/..."}},
 
 	// The binaries: the only place that wires.
 	{pkg: "cmd/hutch-guest", may: []string{".", "internal/guest/...", "internal/guestapi", "internal/guestlink", "internal/x/..."}},
