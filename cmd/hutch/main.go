@@ -44,7 +44,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
-	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor())
+	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newBench())
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = []*cobra.Command{newTemplateBuild()}
 	root.AddCommand(cli.Commands(env)...)

@@ -170,7 +170,7 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	if err != nil {
 		return x, err
 	}
-	if x.Result != nil && replayable(*x.Result) {
+	if x.Result != nil && (o.Budgeted || replayable(*x.Result)) {
 		return x, replay(*x.Result, o, sink)
 	}
 	sb, err := c.load(ctx, p, sid)

@@ -21,16 +21,19 @@ type box struct {
 	hello guestapi.Hello // Time and Seed are filled in anew at each sending
 
 	gone chan struct{} // closed once the sandbox is off this host
-	done chan struct{} // closed once the ends of its commands are reported too
+	done chan struct{} // closed once its end and those of its commands are reported, or never will be
 
 	mu       sync.Mutex
 	epoch    hutch.Epoch
 	deadline time.Time
 	paused   bool
-	ending   hutch.SandboxEnd               // why this node is ending it; empty while it is not
-	detail   string                         // a sentence to go with ending
-	oomKills int                            // processes of it the kernel ended so far
-	watched  map[hutch.ExecID]chan struct{} // commands being watched; closed at their end
+	resumed  time.Time        // when it was last resumed
+	ending   hutch.SandboxEnd // why this node is ending it; empty while it is not
+	detail   string           // a sentence to go with ending
+	oomKills int              // processes of it the kernel ended so far
+	closed   bool             // no more watches on commands begin
+	untold   bool             // the node stopped before everything was reported
+	watched  map[hutch.ExecID]*execWatch
 }
 
 func newBox(rec hutch.Sandbox, sb runtime.Sandbox) *box {
@@ -51,7 +54,7 @@ func newBox(rec hutch.Sandbox, sb runtime.Sandbox) *box {
 		epoch:    rec.Epoch,
 		deadline: rec.ExpiresAt,
 		paused:   rec.State == hutch.StatePaused,
-		watched:  map[hutch.ExecID]chan struct{}{},
+		watched:  map[hutch.ExecID]*execWatch{},
 	}
 }
 
@@ -122,4 +125,32 @@ func (b *box) oomKillCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.oomKills
+}
+
+func (b *box) setPaused(p bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.paused && !p {
+		b.resumed = time.Now()
+	}
+	b.paused = p
+}
+
+func (b *box) isPaused() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.paused
+}
+
+// stoodStill reports whether the sandbox was paused within the last d.
+func (b *box) stoodStill(d time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.paused || time.Since(b.resumed) < d
+}
+
+func (b *box) currentDeadline() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.deadline
 }

@@ -32,19 +32,29 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	if err != nil {
 		return 0, at, b.whyGone(err)
 	}
-	n.watchExec(b, st, spec, kills)
-	return st.PID, time.Unix(0, st.StartedAt), nil
+	w := n.watchExec(b, st, kills)
+	if w == nil {
+		return 0, at, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
+	}
+	at = time.Unix(0, st.StartedAt)
+	w.arm(spec, at)
+	return st.PID, at, nil
 }
 
 // WatchExecs makes the node report the ends of commands that were started before it took
-// the sandbox over. One that the guest does not know is reported as lost with the sandbox.
-func (n *Node) WatchExecs(_ context.Context, id hutch.SandboxID, e hutch.Epoch, execs []hutch.ExecID) error {
+// the sandbox over, and hold their timeouts. One that the guest does not know is reported as
+// lost with the sandbox.
+func (n *Node) WatchExecs(_ context.Context, id hutch.SandboxID, e hutch.Epoch, execs []hutch.Exec) error {
 	b, err := n.box(id, e)
 	if err != nil {
 		return err
 	}
 	for _, x := range execs {
-		n.watchExec(b, guestapi.ExecStatus{ID: x, Running: true, StartedAt: time.Now().UnixNano()}, hutch.ExecSpec{}, b.oomKillCount())
+		w := n.watchExec(b, guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}, b.oomKillCount())
+		if w == nil {
+			return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
+		}
+		w.arm(x.Spec, x.CreatedAt)
 	}
 	return nil
 }
@@ -57,13 +67,21 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(n.cfg.CallTimeout, func() {
+		cancel(hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox did not answer in %s", n.cfg.CallTimeout))
+	})
 	f, err := b.follow(ctx, x, guestclient.FollowOptions{Stdout: o.Stdout, Stderr: o.Stderr, Budgeted: o.Budgeted, NoWait: o.NoWait})
+	if !late.Stop() {
+		return nil, b.whyGone(context.Cause(ctx))
+	}
 	if err != nil {
 		return nil, b.whyGone(err)
 	}
 	defer f.Close()
 	for {
-		fr, err := f.Next(ctx)
+		fr, err := n.next(ctx, b, f)
 		if err != nil {
 			return nil, b.whyGone(err)
 		}
@@ -77,6 +95,20 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 		}
 		if err := sink(ev); err != nil {
 			return nil, err
+		}
+	}
+}
+
+// next reads a frame. A guest that is silent for longer than its keepalives leave it does
+// not answer any more, unless it stands still with its sandbox.
+func (n *Node) next(ctx context.Context, b *box, f *guestclient.Follow) (guestapi.Frame, error) {
+	for {
+		quiet, cancel := context.WithTimeout(ctx, n.cfg.Silence)
+		fr, err := f.Next(quiet)
+		over := quiet.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !over || !b.stoodStill(n.cfg.Silence) {
+			return fr, err
 		}
 	}
 }
@@ -116,10 +148,14 @@ func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	}
 	// No ask: the reader cannot be read twice. A caller that gets an error asks how far
 	// it came by writing nothing.
-	if _, err := b.guest.Health(ctx); notIdentified(err) {
-		if _, err := b.sayHello(ctx); err != nil {
-			return 0, b.whyGone(err)
-		}
+	err = n.call(ctx, func(ctx context.Context) error {
+		return b.ask(ctx, func(ctx context.Context) error {
+			_, err := b.guest.Health(ctx)
+			return err
+		})
+	})
+	if err != nil {
+		return 0, b.whyGone(err)
 	}
 	rep, err := b.guest.Stdin(ctx, x, c.Offset, c.Data, c.End)
 	return rep.Offset, b.whyGone(err)
@@ -132,6 +168,12 @@ func (n *Node) StopExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, 
 	if err != nil {
 		return nil, err
 	}
+	limit := n.cfg.CallTimeout + hutch.MaxGrace
+	if grace >= 0 {
+		limit = n.cfg.CallTimeout + grace
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	var st guestapi.ExecStatus
 	err = b.ask(ctx, func(ctx context.Context) error {
 		st, err = b.guest.Stop(ctx, x, guestapi.Stop{Reason: hutch.ExecCancelled, Grace: int64(grace)})

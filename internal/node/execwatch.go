@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"hutch.dev/hutch"
@@ -14,10 +16,6 @@ import (
 )
 
 const (
-	// stopSlack is how much longer than its timeout and grace a command may take to be
-	// reported ended before the node steps in. The guest needs milliseconds; a machine
-	// with every CPU taken has been seen to need two seconds.
-	stopSlack = 5 * time.Second
 	// oomNews is how long the kernel's report of an out-of-memory kill may come after
 	// the command's end.
 	oomNews = 200 * time.Millisecond
@@ -25,41 +23,84 @@ const (
 	adoptTimeout = 30 * time.Second
 )
 
-// followRetry spaces the tries to follow a command whose guest does not answer.
-var followRetry = backoff.Policy{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
+// retryPolicy spaces the tries of what must succeed in the end: to follow a command whose
+// guest does not answer, to report an end to records that can't be written, to kill.
+var retryPolicy = backoff.Policy{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
 
-// watchExec follows a command to its end in a goroutine, if that is not being done.
-func (n *Node) watchExec(b *box, st guestapi.ExecStatus, spec hutch.ExecSpec, oomKills int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if _, ok := b.watched[st.ID]; ok {
-		return
-	}
-	done := make(chan struct{})
-	b.watched[st.ID] = done
-	n.wg.Go(func() {
-		defer func() {
-			b.mu.Lock()
-			delete(b.watched, st.ID)
-			b.mu.Unlock()
-			close(done)
-		}()
-		w := &execWatch{n: n, b: b, id: st.ID, spec: spec, oomKills: oomKills}
-		w.run(st)
-	})
+// execWatch is the watch on one command.
+type execWatch struct {
+	n        *Node
+	b        *box
+	id       hutch.ExecID
+	oomKills int // of the sandbox when the command began
+
+	ended chan struct{} // closed once the command's result is known, or the watch is over
+	done  chan struct{} // closed once the watch is over
+
+	spec  hutch.ExecSpec // under box.mu: zero until the watch is armed
+	armed bool           // under box.mu
+
+	stdout, stderr bytes.Buffer // the live head of its output, for when the sandbox takes the rest with it
 }
 
-// awaitExecs returns once every watch on a command of this box has ended.
-func (b *box) awaitExecs() {
+// watchExec follows a command to its end in a goroutine, if that is not being done. It
+// returns nil if the sandbox has ended. oomKills is how many of its processes the kernel had
+// ended when the command began.
+func (n *Node) watchExec(b *box, st guestapi.ExecStatus, oomKills int) *execWatch {
 	b.mu.Lock()
-	var all []chan struct{}
-	for _, c := range b.watched {
-		all = append(all, c)
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
 	}
+	if w := b.watched[st.ID]; w != nil {
+		return w
+	}
+	w := &execWatch{n: n, b: b, id: st.ID, oomKills: oomKills, ended: make(chan struct{}), done: make(chan struct{})}
+	b.watched[st.ID] = w
+	n.wg.Go(func() {
+		defer close(w.done)
+		told := w.run(st)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.watched, st.ID)
+		b.untold = b.untold || !told
+	})
+	return w
+}
+
+// arm tells the watch what was asked of the command, so that it can hold its timeout if
+// the guest does not.
+func (w *execWatch) arm(spec hutch.ExecSpec, began time.Time) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if w.armed {
+		return
+	}
+	w.spec, w.armed = spec, true
+	if spec.Timeout <= 0 {
+		return
+	}
+	over := spec.Timeout + spec.Grace + w.n.cfg.StopSlack
+	w.n.wg.Go(func() { w.backstop(max(over-time.Since(began), w.n.cfg.StopSlack)) })
+}
+
+// awaitExecs returns once every watch on a command of this box has ended, and no other
+// can begin. It returns false if the node stopped before all of them were reported.
+func (b *box) awaitExecs() bool {
+	b.mu.Lock()
+	b.closed = true
+	all := slices.Collect(maps.Values(b.watched))
 	b.mu.Unlock()
-	for _, c := range all {
-		<-c
+	for _, w := range all {
+		<-w.done
 	}
+	return !b.isUntold()
+}
+
+func (b *box) isUntold() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.untold
 }
 
 // adoptExecs watches the commands that the guest knows and this process does not, as
@@ -82,44 +123,50 @@ func (n *Node) adoptExecs(b *box) {
 		return
 	}
 	for _, st := range l.Execs {
-		n.watchExec(b, st, hutch.ExecSpec{}, b.oomKillCount())
+		st.Result = nil // those in a list are without output: the stream has the whole
+		n.watchExec(b, st, b.oomKillCount())
 	}
 }
 
-// execWatch is the watch on one command.
-type execWatch struct {
-	n        *Node
-	b        *box
-	id       hutch.ExecID
-	spec     hutch.ExecSpec // zero for an adopted command: its guest alone holds its timeout
-	oomKills int            // of the sandbox when the command began
-
-	stdout, stderr bytes.Buffer // the live head of its output, for when the sandbox takes the rest with it
-}
-
-func (w *execWatch) run(st guestapi.ExecStatus) {
-	ctx, cancel := context.WithCancel(w.n.work)
-	defer cancel()
-	if w.spec.Timeout > 0 {
-		stop := make(chan struct{})
-		defer close(stop)
-		w.n.wg.Go(func() { w.backstop(ctx, stop) })
-	}
-	res, ok := w.result(ctx, st)
+// run follows the command to its end and reports it. It returns false if the node stops
+// before that is done: the command is told of again after the restart.
+func (w *execWatch) run(st guestapi.ExecStatus) bool {
+	res, ok := w.result(w.n.work, st)
+	close(w.ended)
 	if !ok {
-		return // the node is stopping: the command is told of again after the restart
+		return false
 	}
 	w.nameOOM(&res)
-	rctx, rcancel := context.WithTimeout(context.WithoutCancel(ctx), adoptTimeout)
-	defer rcancel()
-	if err := w.n.reports.ExecEnded(rctx, w.b.id, w.id, res); err != nil {
-		w.n.log.Error("the end of a command could not be recorded; it will be told of again", "sandbox", w.b.id, "exec", w.id, "error", err)
-		return
+	if !w.report(res) {
+		return false
 	}
 	if res.End != hutch.ExecSandboxGone {
 		// The guest forgets at its leisure: what it keeps is bounded, and a failure here
 		// only means that the end is reported once more after a restart.
-		_ = w.n.call(ctx, func(ctx context.Context) error { return w.b.guest.Delete(ctx, w.id) })
+		_ = w.n.call(w.n.work, func(ctx context.Context) error { return w.b.guest.Delete(ctx, w.id) })
+	}
+	return true
+}
+
+// report tells of the command's end until it is on record, or the node stops.
+func (w *execWatch) report(res hutch.ExecResult) bool {
+	for tries := 0; ; tries++ {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.n.work), adoptTimeout)
+		err := w.n.reports.ExecEnded(ctx, w.b.id, w.id, res)
+		cancel()
+		if err == nil {
+			return true
+		}
+		if errors.Is(err, hutch.ErrNotFound) {
+			w.n.log.Error("the end of a command whose sandbox is not on record", "sandbox", w.b.id, "exec", w.id, "op", "report", "error", err)
+			return true
+		}
+		if tries == 0 {
+			w.n.log.Error("the end of a command could not be recorded; it will be told of again", "sandbox", w.b.id, "exec", w.id, "op", "report", "error", err)
+		}
+		if backoff.Sleep(w.n.work, retryPolicy.Delay(tries, rand.Float64)) != nil {
+			return false
+		}
 	}
 }
 
@@ -143,7 +190,7 @@ func (w *execWatch) result(ctx context.Context, st guestapi.ExecStatus) (hutch.E
 			return w.lost(st, "the sandbox ended under it"), true
 		case <-w.n.work.Done():
 			return hutch.ExecResult{}, false
-		case <-time.After(followRetry.Delay(tries, rand.Float64)):
+		case <-time.After(retryPolicy.Delay(tries, rand.Float64)):
 			tries++
 		}
 	}
@@ -185,7 +232,9 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 
 // keep adds to a head what continues it, up to a quarter of the budget.
 func (w *execWatch) keep(buf *bytes.Buffer, fr guestapi.Frame) {
+	w.b.mu.Lock()
 	budget := w.spec.MaxOutputBytes
+	w.b.mu.Unlock()
 	if budget == 0 {
 		budget = hutch.DefaultOutputBytes
 	}
@@ -234,36 +283,32 @@ func (w *execWatch) nameOOM(r *hutch.ExecResult) {
 
 // backstop ends the command, then the sandbox, if the guest does not hold the timeout.
 // A paused sandbox's commands do not run, and get the slack anew when it goes on.
-func (w *execWatch) backstop(ctx context.Context, stop <-chan struct{}) {
-	limit := w.spec.Timeout + w.spec.Grace + stopSlack
-	for {
+func (w *execWatch) backstop(limit time.Duration) {
+	for ; ; limit = w.n.cfg.StopSlack {
 		t := time.NewTimer(limit)
 		select {
-		case <-stop:
-			t.Stop()
-			return
-		case <-ctx.Done():
+		case <-w.ended:
 			t.Stop()
 			return
 		case <-t.C:
 		}
-		if !w.b.isPaused() {
+		if !w.b.stoodStill(w.n.cfg.StopSlack) {
 			break
 		}
-		limit = stopSlack
 	}
 	w.n.log.Warn("a command outlived its timeout; stopping it from outside", "sandbox", w.b.id, "exec", w.id, "op", "backstop")
-	err := w.n.call(ctx, func(ctx context.Context) error {
+	err := w.n.call(w.n.work, func(ctx context.Context) error {
 		return w.b.ask(ctx, func(ctx context.Context) error {
 			_, err := w.b.guest.Stop(ctx, w.id, guestapi.Stop{Reason: hutch.ExecTimeout, Detail: "stopped by the node"})
 			return err
 		})
 	})
-	if err == nil || ctx.Err() != nil {
+	if err == nil || errors.Is(err, hutch.ErrNotFound) {
 		return
 	}
 	select {
-	case <-stop:
+	case <-w.ended:
+	case <-w.n.work.Done():
 	default:
 		w.n.end(w.b, hutch.EndUnstoppable, "a command in it could not be stopped at its timeout")
 	}

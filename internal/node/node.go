@@ -79,6 +79,13 @@ type Config struct {
 	// CallTimeout bounds a short call to a guest. 0 = 10 s: on a machine whose CPUs are
 	// all taken a guest has been seen to need 2 s.
 	CallTimeout time.Duration
+	// StopSlack is how much longer than its timeout and grace a command may take to be
+	// reported ended before the node steps in. 0 = 5 s: the guest needs milliseconds, on a
+	// machine with every CPU taken it has been seen to need 2 s.
+	StopSlack time.Duration
+	// Silence is how long a guest may send nothing to who follows a command. 0 = 30 s: it
+	// says every 10 s that it has nothing to say.
+	Silence time.Duration
 }
 
 // Node runs the sandboxes of one host.
@@ -96,23 +103,27 @@ type Node struct {
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
-	boxes map[hutch.SandboxID]*box // nil entry: being started
+	boxes map[hutch.SandboxID]*box
+	comes map[hutch.SandboxID]*coming // being started or taken over, and not in boxes yet
 }
 
 // New returns a Node. It does no I/O and starts no goroutine.
 func New(cfg Config, rt runtime.Runtime, k Keeper, e Egress, r Reports) *Node {
-	if cfg.StartTimeout == 0 {
-		cfg.StartTimeout = 30 * time.Second
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
 	}
-	if cfg.CallTimeout == 0 {
-		cfg.CallTimeout = 10 * time.Second
-	}
+	def(&cfg.StartTimeout, 30*time.Second)
+	def(&cfg.CallTimeout, 10*time.Second)
+	def(&cfg.StopSlack, 5*time.Second)
+	def(&cfg.Silence, 30*time.Second)
 	work, cancel := context.WithCancelCause(context.Background())
 	return &Node{
 		cfg: cfg, rt: rt, keeper: k, egress: e, reports: r,
 		log:  cfg.Log.With("component", "node"),
 		work: work, cancel: cancel,
-		boxes: map[hutch.SandboxID]*box{},
+		boxes: map[hutch.SandboxID]*box{}, comes: map[hutch.SandboxID]*coming{},
 	}
 }
 
@@ -124,9 +135,7 @@ func (n *Node) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id, b := range n.boxes {
-		if b != nil {
-			b.guest.Close()
-		}
+		_ = b.guest.Close() // the stream goes on in the keeper
 		delete(n.boxes, id)
 	}
 }
@@ -138,18 +147,28 @@ func (n *Node) Runtime() string { return n.rt.Name() }
 func (n *Node) Count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.boxes)
+	return len(n.boxes) + len(n.comes)
 }
 
-// box returns the sandbox id if e is not older than what the node holds of it.
+// box returns the sandbox id if it is alive and e is not older than what the node holds of it.
 func (n *Node) box(id hutch.SandboxID, e hutch.Epoch) (*box, error) {
-	n.mu.Lock()
-	b := n.boxes[id]
-	n.mu.Unlock()
+	b := n.find(id)
 	if b == nil {
 		return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is not running here", id)
 	}
-	return b, b.fence(e)
+	select {
+	case <-b.gone:
+		return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
+	default:
+		return b, b.fence(e)
+	}
+}
+
+// find returns a sandbox of which anything is left to do, nil if there is none.
+func (n *Node) find(id hutch.SandboxID) *box {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.boxes[id]
 }
 
 // call runs f with the time limit of a short call.

@@ -26,9 +26,7 @@ func (n *Node) each(f func(*box) error) error {
 	n.mu.Lock()
 	var all []*box
 	for _, b := range n.boxes {
-		if b != nil {
-			all = append(all, b)
-		}
+		all = append(all, b)
 	}
 	n.mu.Unlock()
 	var errs []error

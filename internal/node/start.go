@@ -18,38 +18,51 @@ import (
 const undoTimeout = 20 * time.Second
 
 // StartSandbox makes a sandbox's machine and returns once its guest answers, with how
-// long each stage took. If it
-// fails, nothing of the sandbox is left on this host. It may be called once for an id.
+// long each stage took. If it fails, nothing of the sandbox is left on this host. It may
+// be called once for an id. KillSandbox ends it, in which case it is hutch.ErrSandboxGone.
 func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
 	defer cancel()
-	spec, err := n.spec(rec)
+	ctx, c, err := n.reserve(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.reserve(rec.ID); err != nil {
+	defer n.release(c)
+	b, stages, err := n.start(ctx, rec)
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errAborted) {
+			return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s was ended while it was being started", rec.ID)
+		}
 		return nil, err
 	}
-	undo := cleanup.New(func() { n.release(rec.ID) })
-	defer undo.Run()
+	n.hold(b)
+	return stages, nil
+}
 
+// start makes the machine and greets its guest, or leaves nothing of it.
+func (n *Node) start(ctx context.Context, rec hutch.Sandbox) (*box, map[string]time.Duration, error) {
+	spec, err := n.spec(rec)
+	if err != nil {
+		return nil, nil, err
+	}
 	stages := map[string]time.Duration{}
 	lap := stopwatch(stages)
 	sb, err := n.rt.Create(ctx, spec)
 	if err != nil {
-		return nil, fmt.Errorf("create machine: %w", err)
+		return nil, nil, fmt.Errorf("create machine: %w", err)
 	}
-	undo.Add(func() { n.undoCreate(ctx, rec.ID, sb) })
+	undo := cleanup.New(func() { n.undoCreate(ctx, rec.ID, sb) })
+	defer undo.Run()
 	lap("machine")
 
 	b := newBox(rec, sb)
 	undo.Add(func() { _ = b.guest.Close() })
 	if err := n.bringUp(ctx, b); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	lap("start")
 	if _, err := b.sayHello(ctx); err != nil {
-		return nil, fmt.Errorf("greet guest: %w", err)
+		return nil, nil, fmt.Errorf("greet guest: %w", err)
 	}
 	lap("guest")
 	if s, ok := sb.(interface {
@@ -60,8 +73,7 @@ func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]
 		}
 	}
 	undo.Release()
-	n.hold(b)
-	return stages, nil
+	return b, stages, nil
 }
 
 // bringUp starts the machine while its handles go to the keeper and its link to the
@@ -95,10 +107,14 @@ func (n *Node) spec(rec hutch.Sandbox) (runtime.Spec, error) {
 	if err != nil {
 		return runtime.Spec{}, fmt.Errorf("find root image: %w", err)
 	}
+	return n.specOf(rec, image), nil
+}
+
+func (n *Node) specOf(rec hutch.Sandbox, image string) runtime.Spec {
 	return runtime.Spec{
 		ID: rec.ID, Image: image, Guest: n.cfg.Guest,
 		Resources: rec.Resources, Hostname: rec.Hostname,
-	}, nil
+	}
 }
 
 // undoCreate takes a half-started sandbox off the host, whatever became of ctx.
@@ -110,20 +126,57 @@ func (n *Node) undoCreate(ctx context.Context, id hutch.SandboxID, sb runtime.Sa
 	}
 }
 
-func (n *Node) reserve(id hutch.SandboxID) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, ok := n.boxes[id]; ok {
-		return hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", id)
-	}
-	n.boxes[id] = nil
-	return nil
+// coming is a sandbox that is being started or taken over.
+type coming struct {
+	id    hutch.SandboxID
+	epoch hutch.Epoch
+	abort context.CancelCauseFunc
+	done  chan struct{} // closed once it is in service, or nothing is left of it
 }
 
-func (n *Node) release(id hutch.SandboxID) {
+// errAborted is the cause of a start's end by a kill.
+var errAborted = errors.New("ended while being started")
+
+// reserve takes a sandbox's place until release. The context it returns ends if the
+// sandbox is killed meanwhile.
+func (n *Node) reserve(ctx context.Context, rec hutch.Sandbox) (context.Context, *coming, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.boxes, id)
+	if n.boxes[rec.ID] != nil || n.comes[rec.ID] != nil {
+		return nil, nil, hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", rec.ID)
+	}
+	ctx, abort := context.WithCancelCause(ctx)
+	c := &coming{id: rec.ID, epoch: rec.Epoch, abort: abort, done: make(chan struct{})}
+	n.comes[rec.ID] = c
+	return ctx, c, nil
+}
+
+func (n *Node) release(c *coming) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.comes, c.id)
+	c.abort(nil)
+	close(c.done)
+}
+
+// abortStart ends a start under way and waits until it has ended, one way or the other.
+func (n *Node) abortStart(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error {
+	n.mu.Lock()
+	c := n.comes[id]
+	n.mu.Unlock()
+	switch {
+	case c == nil:
+		return nil
+	case e < c.epoch:
+		return hutch.ErrStale
+	}
+	c.abort(errAborted)
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("end the start of %s: %w", id, context.Cause(ctx))
+	}
 }
 
 // hold takes the box into service and begins to watch it.
@@ -141,101 +194,5 @@ func stopwatch(s map[string]time.Duration) func(string) {
 		now := time.Now()
 		s[name] = now.Sub(last)
 		last = now
-	}
-}
-
-// Adopt takes over a sandbox that an earlier process of this node ran. It returns
-// hutch.ErrSandboxGone, after removing what was left of it, if it is not there any
-// more; why is then what the keeper saw.
-func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxEnd, err error) {
-	kept, err := n.keeper.Get(ctx, rec.ID)
-	if err != nil {
-		if errors.Is(err, hutch.ErrNotFound) {
-			return hutch.EndLost, n.gone(ctx, rec.ID, "its handles are lost")
-		}
-		return "", fmt.Errorf("fetch handles of %s: %w", rec.ID, err)
-	}
-	switch {
-	case !kept.Killed.IsZero():
-		closeHandles(kept.Handles)
-		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
-	case !kept.Exited.IsZero():
-		closeHandles(kept.Handles)
-		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
-	}
-	spec, err := n.spec(rec)
-	if err != nil {
-		closeHandles(kept.Handles)
-		return "", err
-	}
-	if err := n.reserve(rec.ID); err != nil {
-		closeHandles(kept.Handles)
-		return "", err
-	}
-	undo := cleanup.New(func() { n.release(rec.ID) })
-	defer undo.Run()
-	sb, err := n.rt.Adopt(ctx, spec, kept.Handles)
-	if err != nil {
-		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
-	}
-	b := newBox(rec, sb)
-	h := sb.Handles()
-	if err := n.egress.Attach(ctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
-		return "", fmt.Errorf("attach link of %s: %w", rec.ID, err)
-	}
-	undo.Release()
-	n.hold(b)
-	return "", nil
-}
-
-// gone removes what is left of a sandbox and says that it is gone.
-func (n *Node) gone(ctx context.Context, id hutch.SandboxID, detail string) error {
-	if err := n.Sweep(ctx, id); err != nil {
-		return err
-	}
-	return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is gone: %s", id, detail)
-}
-
-// Sweep removes whatever is left on this host of a sandbox the node does not run.
-func (n *Node) Sweep(ctx context.Context, id hutch.SandboxID) error {
-	if err := n.rt.Sweep(ctx, id); err != nil {
-		return fmt.Errorf("sweep %s: %w", id, err)
-	}
-	return n.forget(ctx, id)
-}
-
-// forget makes the gateway and the keeper drop what they hold of a sandbox.
-func (n *Node) forget(ctx context.Context, id hutch.SandboxID) error {
-	if err := n.egress.Detach(ctx, id); err != nil {
-		return fmt.Errorf("detach link of %s: %w", id, err)
-	}
-	if err := n.keeper.Delete(ctx, id); err != nil {
-		return fmt.Errorf("drop handles of %s: %w", id, err)
-	}
-	return nil
-}
-
-// Leftovers names sandboxes of which something is on this host that the node does not run.
-func (n *Node) Leftovers(ctx context.Context) ([]hutch.SandboxID, error) {
-	all, err := n.rt.List(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list machines: %w", err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var left []hutch.SandboxID
-	for _, id := range all {
-		if _, ok := n.boxes[id]; !ok {
-			left = append(left, id)
-		}
-	}
-	return left, nil
-}
-
-func closeHandles(h runtime.Handles) {
-	for _, f := range append(h.Procs, h.Guest, h.Link) {
-		if f != nil {
-			_ = f.Close()
-		}
 	}
 }

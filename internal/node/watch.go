@@ -3,10 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/x/backoff"
 )
 
 // deadlineInterval is how often deadlines are compared with the clock. A TTL is given
@@ -32,7 +34,7 @@ func (n *Node) endExpired(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, b := range n.boxes {
-		if b != nil && b.expired(now) {
+		if b.expired(now) {
 			n.wg.Go(func() { n.end(b, hutch.EndExpired, "its time to live was over") })
 		}
 	}
@@ -45,46 +47,79 @@ func (b *box) expired(now time.Time) bool {
 	return b.ending == "" && !b.deadline.IsZero() && !now.Before(b.deadline)
 }
 
-// end kills the sandbox for a reason of the node's own.
+// end kills the sandbox for a reason of the node's own, however often it takes.
 func (n *Node) end(b *box, why hutch.SandboxEnd, detail string) {
 	b.beginEnding(why, detail)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), undoTimeout)
-	defer cancel()
-	if err := b.sb.Kill(ctx); err != nil {
+	for tries := 0; ; tries++ {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), undoTimeout)
+		err := b.sb.Kill(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
 		n.log.Error("kill", "sandbox", b.id, "op", "end", "reason", string(why), "error", err)
+		if backoff.Sleep(n.work, retryPolicy.Delay(tries, rand.Float64)) != nil {
+			return
+		}
 	}
 }
 
-// watch follows one sandbox to its end, takes it out of service and reports it.
+// watch follows one sandbox to its end, removes what is left of it, reports it and its
+// commands, and takes it out of service: in this order, so that whoever finds it gone can
+// rely on its records.
 func (n *Node) watch(b *box) {
-	n.adoptExecs(b)
 	exit, ok := n.followEvents(b)
 	if !ok {
 		return // the node is stopping; the sandbox goes on
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), undoTimeout)
-	defer cancel()
-	// Kill is what removes the remains of a machine that died by itself.
-	if err := errors.Join(b.sb.Kill(ctx), n.forget(ctx, b.id)); err != nil {
-		n.log.Error("remains of an ended sandbox are left for the next sweep", "sandbox", b.id, "op", "end", "error", err)
-	}
-	b.mu.Lock()
-	why, detail, epoch := b.ending, b.detail, b.epoch
-	b.mu.Unlock()
-	if why == "" {
-		why, detail = hutch.EndCrashed, "its kernel or its guest agent ended unasked"
-		if exit.OOM {
-			why, detail = hutch.EndOOM, "it was ended over its memory limit"
-		}
-	}
+	n.clear(b)
+	why, detail := b.whyEnded(exit)
 	close(b.gone)
 	_ = b.guest.Close()
-	n.release(b.id)
-	b.awaitExecs()
-	close(b.done)
-	if why != hutch.EndKilled { // that one is reported by the call that asked for it
-		n.reports.SandboxEnded(ctx, b.id, epoch, why, detail)
+	defer close(b.done)
+	if !b.awaitExecs() {
+		return // the node is stopping: the keeper has a note for the next one
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), undoTimeout)
+	defer cancel()
+	if why != hutch.EndKilled { // that one is reported by the call that asked for it
+		n.reports.SandboxEnded(ctx, b.id, b.currentEpoch(), why, detail)
+	}
+	// Last, because until the end is on record the keeper's note on it is the only one.
+	if err := n.keeper.Delete(ctx, b.id); err != nil {
+		n.log.Error("the keeper still has a note on an ended sandbox", "sandbox", b.id, "op", "end", "error", err)
+	}
+	n.drop(b.id)
+}
+
+// clear takes an exited sandbox off the host. Kill is what removes the remains of a
+// machine that died by itself.
+func (n *Node) clear(b *box) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), undoTimeout)
+	defer cancel()
+	if err := errors.Join(b.sb.Kill(ctx), n.egress.Detach(ctx, b.id)); err != nil {
+		n.log.Error("remains of an ended sandbox are left for the next sweep", "sandbox", b.id, "op", "end", "error", err)
+	}
+}
+
+func (n *Node) drop(id hutch.SandboxID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.boxes, id)
+}
+
+// whyEnded says why the sandbox ended.
+func (b *box) whyEnded(exit runtime.Event) (hutch.SandboxEnd, string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.ending != "":
+	case exit.OOM:
+		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit"
+	default:
+		b.ending, b.detail = hutch.EndCrashed, "its kernel or its guest agent ended unasked"
+	}
+	return b.ending, b.detail
 }
 
 // followEvents acts on what happens to the sandbox until it has exited.
