@@ -1,0 +1,188 @@
+// Package account finds users in a sandbox's own /etc/passwd and /etc/group.
+//
+// It is a parser of files that whoever is root in the sandbox can write: anything may be
+// in them, so nothing is assumed of them and what is read is bounded. Root exists
+// whatever they say, so that a sandbox whose files are ruined can still be mended.
+//
+// Start with [Database.Lookup].
+package account
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"hutch.dev/hutch"
+)
+
+// maxFile is the most that is read of either file: room for tens of thousands of users.
+const maxFile = 4 << 20
+
+// maxGroups is the most supplementary groups a process can have on Linux.
+const maxGroups = 65536
+
+// User is who a command runs as.
+type User struct {
+	Name   string
+	UID    uint32
+	GID    uint32
+	Groups []uint32 // supplementary
+	Home   string
+	Shell  string
+}
+
+// Database is the two files.
+type Database struct {
+	Passwd, Group string // paths
+}
+
+// Lookup finds the user that spec names: "name", "uid", "name:group" or "uid:gid". Empty
+// is root. A number needs no entry; its home is then "/". A name that is not there is a
+// bad_request about the field "user".
+func (d Database) Lookup(spec string) (User, error) {
+	name, group, hasGroup := strings.Cut(spec, ":")
+	if name == "" && (hasGroup || spec != "") {
+		return User{}, hutch.FieldErrorf("user", "%q has no user before the colon", spec)
+	}
+	if hasGroup && group == "" {
+		return User{}, hutch.FieldErrorf("user", "%q has no group after the colon", spec)
+	}
+	if name == "" {
+		name = "root"
+	}
+	u, ok := findUser(readFile(d.Passwd), name)
+	if !ok {
+		return User{}, hutch.FieldErrorf("user", "there is no user %q in this sandbox", name)
+	}
+	groups := readFile(d.Group)
+	if hasGroup {
+		gid, ok := findGroup(groups, group)
+		if !ok {
+			return User{}, hutch.FieldErrorf("user", "there is no group %q in this sandbox", group)
+		}
+		u.GID = gid
+	}
+	u.Groups = groupsOf(groups, u.Name)
+	return u, nil
+}
+
+// readFile reads a bounded part of a regular file; what cannot be read is empty.
+func readFile(path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// findUser looks name up, first as a name, then as a number.
+func findUser(passwd []byte, name string) (User, bool) {
+	uid, isNumber := parseID(name)
+	var byNumber *User
+	for line := range bytes.Lines(passwd) {
+		u, ok := parseUser(line)
+		if !ok {
+			continue
+		}
+		if u.Name == name {
+			return u, true
+		}
+		if isNumber && u.UID == uid && byNumber == nil {
+			byNumber = &u
+		}
+	}
+	switch {
+	case byNumber != nil:
+		return *byNumber, true
+	case name == "root" || isNumber && uid == 0:
+		return User{Name: "root", Home: "/root", Shell: "/bin/sh"}, true
+	case isNumber:
+		// As container runtimes do: an id without an entry is fine, in group 0.
+		return User{Name: name, UID: uid, Home: "/", Shell: "/bin/sh"}, true
+	}
+	return User{}, false
+}
+
+// parseUser reads a line of passwd: name:password:uid:gid:comment:home:shell.
+func parseUser(line []byte) (User, bool) {
+	f := strings.Split(strings.TrimRight(string(line), "\r\n"), ":")
+	if len(f) < 6 || f[0] == "" || strings.ContainsRune(string(line), 0) {
+		return User{}, false
+	}
+	uid, ok1 := parseID(f[2])
+	gid, ok2 := parseID(f[3])
+	if !ok1 || !ok2 {
+		return User{}, false
+	}
+	u := User{Name: f[0], UID: uid, GID: gid, Home: f[5], Shell: "/bin/sh"}
+	if !strings.HasPrefix(u.Home, "/") {
+		u.Home = "/"
+	}
+	if len(f) > 6 && strings.HasPrefix(f[6], "/") {
+		u.Shell = f[6]
+	}
+	return u, true
+}
+
+// parseGroup reads a line of group: name:password:gid:member,member.
+func parseGroup(line []byte) (name string, gid uint32, members string, ok bool) {
+	f := strings.Split(strings.TrimRight(string(line), "\r\n"), ":")
+	if len(f) < 3 || f[0] == "" {
+		return "", 0, "", false
+	}
+	gid, ok = parseID(f[2])
+	if len(f) > 3 {
+		members = f[3]
+	}
+	return f[0], gid, members, ok
+}
+
+func findGroup(file []byte, name string) (uint32, bool) {
+	for line := range bytes.Lines(file) {
+		if n, gid, _, ok := parseGroup(line); ok && n == name {
+			return gid, true
+		}
+	}
+	if name == "root" {
+		return 0, true
+	}
+	return parseID(name)
+}
+
+// groupsOf is the supplementary groups of a user.
+func groupsOf(file []byte, user string) []uint32 {
+	var gids []uint32
+	for line := range bytes.Lines(file) {
+		_, gid, members, ok := parseGroup(line)
+		if !ok || len(gids) >= maxGroups {
+			continue
+		}
+		for m := range strings.SplitSeq(members, ",") {
+			if m == user {
+				gids = append(gids, gid)
+				break
+			}
+		}
+	}
+	return gids
+}
+
+// parseID reads a user or group id. The largest number is not one: the kernel takes it
+// for "leave unchanged".
+func parseID(s string) (uint32, bool) {
+	if s == "" || s[0] < '0' || s[0] > '9' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err == nil && n < 1<<32-1
+}

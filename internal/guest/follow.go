@@ -1,0 +1,191 @@
+package guest
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guest/output"
+	"hutch.dev/hutch/internal/guest/process"
+	"hutch.dev/hutch/internal/guestapi"
+)
+
+const (
+	// frameSize is the largest payload of a data frame: large enough that framing costs
+	// nothing, small enough that two streams and other calls take turns.
+	frameSize = 64 << 10
+	// keepalive is how long a follow answer is silent at most.
+	keepalive = 10 * time.Second
+)
+
+// follower sends the output of a command to one reader.
+type follower struct {
+	exec    *process.Exec
+	w       http.ResponseWriter
+	streams [2]followed
+	budget  bool   // no more than the result would show
+	done    func() // to be called when the reader has left
+	buf     [frameSize]byte
+}
+
+// followed is one of the two streams.
+type followed struct {
+	*output.Stream
+	name string
+	kind guestapi.FrameType
+	off  int64 // of the next byte to send
+}
+
+func (a *Agent) follow(w http.ResponseWriter, r *http.Request) {
+	f, wait, err := a.newFollower(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer f.done()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	_ = f.run(r, wait) // the reader left: nobody to tell
+}
+
+func (a *Agent) newFollower(w http.ResponseWriter, r *http.Request) (f *follower, wait bool, err error) {
+	e, err := a.found(r)
+	if err != nil {
+		return nil, false, err
+	}
+	done, ok := e.Read()
+	if !ok {
+		return nil, false, hutch.Errorf(hutch.CodeNotFound, "the output of this command is not kept any more")
+	}
+	defer func() {
+		if err != nil {
+			done()
+		}
+	}()
+	f = &follower{exec: e, w: w, done: done}
+	f.streams[0] = followed{Stream: e.Stdout(), name: "stdout", kind: guestapi.FrameStdout}
+	f.streams[1] = followed{Stream: e.Stderr(), name: "stderr", kind: guestapi.FrameStderr}
+	for i := range f.streams {
+		s := &f.streams[i]
+		if s.off, err = number(r, s.name); err != nil {
+			return nil, false, err
+		}
+	}
+	if f.budget, err = flag(r, "budget"); err != nil {
+		return nil, false, err
+	}
+	wait, err = flag(r, "wait")
+	return f, wait, err
+}
+
+// run sends what there is, and with wait what comes, up to the end frame.
+func (f *follower) run(r *http.Request, wait bool) error {
+	silence := time.NewTimer(keepalive)
+	defer silence.Stop()
+	for {
+		// In this order: whatever is written before the end is seen before it.
+		ended := f.ended()
+		changed := [2]<-chan struct{}{f.streams[0].Changed(), f.streams[1].Changed()}
+		sent, err := f.sendAll(ended)
+		if err != nil {
+			return err
+		}
+		if sent {
+			silence.Reset(keepalive)
+			continue
+		}
+		if ended || !wait {
+			return f.sendEnd()
+		}
+		if err := f.flush(); err != nil {
+			return err
+		}
+		// The end of the streams comes with the result: after one of them has changed for
+		// the last time the other is not needed, and a closed channel must not spin.
+		select {
+		case <-changed[0]:
+		case <-changed[1]:
+		case <-f.exec.Done():
+		case <-silence.C:
+			silence.Reset(keepalive)
+			if err := guestapi.WriteFrame(f.w, guestapi.Frame{Type: guestapi.FrameKeepalive}); err != nil {
+				return err
+			}
+			if err := f.flush(); err != nil {
+				return err
+			}
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+	}
+}
+
+func (f *follower) ended() bool {
+	select {
+	case <-f.exec.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// sendAll sends one frame of each stream that has something.
+func (f *follower) sendAll(ended bool) (sent bool, err error) {
+	for i := range f.streams {
+		ok, err := f.sendOne(&f.streams[i], ended)
+		if err != nil {
+			return sent, err
+		}
+		sent = sent || ok
+	}
+	return sent, nil
+}
+
+// sendOne sends the next frame of a stream: data, or the gap that is in its place.
+func (f *follower) sendOne(s *followed, ended bool) (bool, error) {
+	limit := s.Total()
+	if f.budget {
+		if !ended {
+			limit = s.LiveLimit()
+		} else if head, tail, _ := s.Bounds(); s.off < head {
+			limit = head
+		} else if s.off < tail {
+			return true, f.sendGap(s, tail)
+		}
+	}
+	if s.off >= limit {
+		return false, nil
+	}
+	n, next := s.ReadAt(f.buf[:min(frameSize, limit-s.off)], s.off)
+	switch {
+	case n > 0:
+		err := guestapi.WriteFrame(f.w, guestapi.Frame{Type: s.kind, Offset: s.off, Payload: f.buf[:n]})
+		s.off += int64(n)
+		return true, err
+	case next > s.off:
+		return true, f.sendGap(s, next)
+	}
+	return false, nil
+}
+
+func (f *follower) sendGap(s *followed, to int64) error {
+	b, err := json.Marshal(guestapi.Gap{Stream: s.name, From: s.off, To: to})
+	if err != nil {
+		return err
+	}
+	s.off = to
+	return guestapi.WriteFrame(f.w, guestapi.Frame{Type: guestapi.FrameGap, Payload: b})
+}
+
+func (f *follower) sendEnd() error {
+	b, err := json.Marshal(f.exec.Status(true))
+	if err != nil {
+		return err
+	}
+	if err := guestapi.WriteFrame(f.w, guestapi.Frame{Type: guestapi.FrameEnd, Payload: b}); err != nil {
+		return err
+	}
+	return f.flush()
+}
+
+func (f *follower) flush() error { return http.NewResponseController(f.w).Flush() }

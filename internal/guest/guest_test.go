@@ -1,0 +1,143 @@
+package guest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guest"
+	"hutch.dev/hutch/internal/guest/guesttest"
+	"hutch.dev/hutch/internal/guest/machine"
+	"hutch.dev/hutch/internal/guestapi"
+)
+
+func TestMain(m *testing.M) {
+	nested, err := guesttest.Enter()
+	if err == nil && nested != nil {
+		err = serve()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nested agent:", err)
+		os.Exit(1)
+	}
+	if nested == nil {
+		os.Exit(m.Run())
+	}
+}
+
+// serve is the agent of a nested sandbox: its standard input is a listening socket.
+func serve() error {
+	machine.Survive()
+	if err := machine.Mount(); err != nil {
+		return err
+	}
+	if err := machine.Isolate(); err != nil {
+		return err
+	}
+	l, err := net.FileListener(os.Stdin)
+	if err != nil {
+		return err
+	}
+	cfg := guest.Default()
+	cfg.Version, cfg.Started = "test", time.Now()
+	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	if err := unix.Mkfifo(restorePipe, 0o600); err != nil {
+		return err
+	}
+	cfg.Restores = func() error { // a command that writes to the pipe plays the kernel
+		_, err := os.ReadFile(restorePipe)
+		return err
+	}
+	return guest.New(cfg).Run(context.Background(), l)
+}
+
+const restorePipe = "/run/hutch-test-restore"
+
+func TestRestore(t *testing.T) {
+	stdin, dial := guesttest.Listen(t)
+	guesttest.Nested(t, guesttest.Nesting{}, stdin)
+	ctx := t.Context()
+	c := dial(t)
+	hello := func(c *guesttest.Client, sandbox hutch.SandboxID) (r guestapi.HelloReply) {
+		t.Helper()
+		h := guesttest.Hello()
+		h.Sandbox = sandbox
+		if err := c.Call(ctx, "POST", guestapi.PathHello, h, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	health := func(c *guesttest.Client) error { return c.Call(ctx, "GET", guestapi.PathHealth, nil, nil) }
+	notIdentified := &hutch.Error{Code: guestapi.CodeNotIdentified}
+
+	restore := func(c *guesttest.Client) {
+		t.Helper()
+		start := guestapi.StartExec{ID: guesttest.NewID(), Spec: hutch.ExecSpec{Cmd: "echo restore > " + restorePipe}}
+		if err := c.Call(ctx, "POST", guestapi.PathExec, start, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if r := hello(c, "ia"); r.Restored {
+		t.Error("the first hello is not one after a restore")
+	}
+	var first string
+	t.Run("before", func(t *testing.T) { first = string(c.Sh(t, "cat /etc/machine-id").Stdout.Head) })
+	t.Run("the kernel's notice comes first", func(t *testing.T) {
+		restore(c)
+		guesttest.Eventually(t, 5*time.Second, "the gate is closed", func() bool { return errors.Is(health(c), notIdentified) })
+		if r := hello(c, "ib"); !r.Restored {
+			t.Error("the hello after a restore does not say so")
+		}
+		if err := health(c); err != nil {
+			t.Error(err)
+		}
+		if r := hello(c, "ib"); r.Restored {
+			t.Error("a second hello says that there was a restore")
+		}
+		if id := c.Sh(t, "cat /etc/machine-id").Stdout.Head; len(id) != 33 || string(id) == first {
+			t.Errorf("machine id %q, before the restore %q", id, first)
+		}
+	})
+	t.Run("the node's hello comes first", func(t *testing.T) {
+		c := dial(t)
+		if err := health(c); !errors.Is(err, notIdentified) {
+			t.Errorf("health on a new session: %v", err)
+		}
+		if r := hello(c, "ic"); !r.Restored {
+			t.Error("a hello with another sandbox's name does not say that it was restored")
+		}
+		restore(c)
+		for range 20 { // the late notice is about a restore whose hello was heard
+			if err := health(c); err != nil {
+				t.Fatal(err)
+			}
+			c.Sh(t, "true")
+		}
+		restore(c) // and this is another one
+		guesttest.Eventually(t, 5*time.Second, "the gate is closed", func() bool { return errors.Is(health(c), notIdentified) })
+		hello(c, "id")
+	})
+}
+
+func TestContract(t *testing.T) {
+	for name, n := range map[string]guesttest.Nesting{
+		"with control groups":    {Cgroup: true},
+		"without control groups": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stdin, dial := guesttest.Listen(t)
+			guesttest.Nested(t, n, stdin)
+			guesttest.Run(t, dial)
+		})
+	}
+}

@@ -1,0 +1,197 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guest/cgroup"
+)
+
+// launched is what came of trying to start a program: a process, or the reason there is
+// none, in a shell's terms.
+type launched struct {
+	pid  int
+	exit <-chan exit
+
+	end      hutch.ExecEnd // set when there is no process
+	exitCode int
+	sentence string // for stderr
+}
+
+// launch starts the program of p with the files as its 0, 1 and 2. An error is about
+// the request; that the program cannot be run is not one.
+func (e *Exec) launch(p plan, files [3]*os.File) (launched, error) {
+	t := e.table
+	if err := p.checkCwd(); err != nil {
+		return launched{}, err
+	}
+	p.env["PWD"] = p.cwd // the path as it was asked for, which a link would hide
+	env := p.environ(e.id)
+	if err := p.checkSize(e.spec.Cmd != "", env); err != nil {
+		return launched{}, err
+	}
+	attr := &syscall.ProcAttr{
+		Dir:   p.cwd,
+		Env:   env,
+		Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd()},
+		Sys: &syscall.SysProcAttr{
+			Setsid:     true,
+			Credential: &syscall.Credential{Uid: p.user.UID, Gid: p.user.GID, Groups: p.user.Groups},
+		},
+	}
+	var failed error = unix.ENOENT
+	for _, path := range p.candidates() {
+		if !runnable(path) && len(p.candidates()) > 1 {
+			if _, err := os.Stat(path); err == nil {
+				failed = unix.EACCES // there, but not a program: say that if there is no other
+			}
+			continue
+		}
+		pid, exited, err := t.fork(path, p.argv, attr, e.group)
+		if err == nil {
+			return launched{pid: pid, exit: exited}, nil
+		}
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+			failed = err
+		}
+		if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+			break // as execvp does: only these let the search go on
+		}
+	}
+	return explain(failed, p)
+}
+
+// runnable reports whether path is a file that somebody may execute. It is a look ahead as
+// root that spares a fork for each directory of PATH; the kernel decides.
+func runnable(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
+}
+
+// fork starts path in the group, and without what the kernel does not have: a control
+// group that is gone again, or control group namespaces.
+func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr, group *cgroup.Group) (int, <-chan exit, error) {
+	for {
+		t.mu.Lock()
+		jail := group != nil && !t.noJail
+		t.mu.Unlock()
+		attr.Sys.UseCgroupFD, attr.Sys.Unshareflags = false, 0
+		if group != nil {
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, group.FD()
+		}
+		if jail {
+			// A control group namespace of its own keeps the tree from moving itself out.
+			attr.Sys.Unshareflags = unix.CLONE_NEWCGROUP
+		}
+		pid, exited, err := t.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
+		switch {
+		case err == nil:
+			return pid, exited, nil
+		case jail && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)):
+			t.mu.Lock()
+			t.noJail = true
+			t.mu.Unlock()
+		case group != nil && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EBADF) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOSYS)):
+			t.cfg.Log.Warn("starting a command without a control group", "err", err)
+			group = nil
+		default:
+			return 0, nil, err
+		}
+	}
+}
+
+// checkCwd makes sure of the directory before anything is started, and falls back to the
+// root for one that nobody asked for.
+func (p *plan) checkCwd() error {
+	st, err := os.Stat(p.cwd)
+	switch {
+	case err == nil && st.IsDir():
+		return nil
+	case p.cwdField == "":
+		p.cwd = "/"
+		return nil
+	case err == nil:
+		return hutch.FieldErrorf(p.cwdField, "%q is not a directory", p.cwd)
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+		return hutch.FieldErrorf(p.cwdField, "there is no directory %q in this sandbox", p.cwd)
+	}
+	return hutch.FieldErrorf(p.cwdField, "%q cannot be used: %v", p.cwd, errnoText(err))
+}
+
+// explain says why there is no process: as an error about the request, or as the end that
+// a shell would give such a command.
+func explain(err error, p plan) (launched, error) {
+	name := fmt.Sprintf("%.200s", p.argv[0])
+	l := launched{end: hutch.ExecExit, exitCode: hutch.ExitNotExecutable}
+	switch {
+	case errors.Is(err, unix.EACCES) && !p.mayEnterCwd():
+		return launched{}, hutch.FieldErrorf("cwd", "user %s may not enter %q", p.user.Name, p.cwd)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		l.exitCode = hutch.ExitNotFound
+		l.sentence = name + ": not found"
+		if strings.Contains(p.argv[0], "/") {
+			if _, err := os.Stat(p.candidates()[0]); err == nil {
+				l.sentence = name + ": its interpreter was not found"
+			}
+		} else {
+			l.sentence += " in PATH"
+		}
+	case errors.Is(err, unix.EACCES):
+		l.sentence = name + ": permission denied"
+	case errors.Is(err, unix.ENOEXEC):
+		l.sentence = name + ": not a program of this machine, and no \"#!\" line says what runs it"
+	case errors.Is(err, unix.E2BIG): // a kernel that takes less than maxArgs
+		return launched{}, hutch.FieldErrorf("argv", "arguments and environment together are longer than the kernel takes")
+	case errors.Is(err, unix.EAGAIN):
+		l.end = hutch.ExecPidsLimit
+		l.sentence = name + ": not started: the sandbox's limit of processes is reached"
+	case errors.Is(err, unix.ENOMEM):
+		return launched{}, hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox has no memory left to start a process")
+	default:
+		l.sentence = name + ": " + errnoText(err)
+	}
+	return l, nil
+}
+
+// errnoText is the system's text of an error, without the path it was about.
+func errnoText(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return "it cannot be used"
+}
+
+// mayEnterCwd tries, as the user, what the kernel may have refused at the start. It
+// takes a thread of its own to another identity and ends it after that.
+func (p plan) mayEnterCwd() bool {
+	ok := make(chan bool)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread must not be used again
+		ok <- asUser(p.user.UID, p.user.GID, p.user.Groups) != nil || unix.Access(p.cwd, unix.X_OK) == nil
+	}()
+	return <-ok
+}
+
+// asUser changes the identity of the calling thread alone, which the functions of the
+// standard library take care not to do.
+func asUser(uid, gid uint32, groups []uint32) error {
+	if err := setgroups(groups); err != nil {
+		return err
+	}
+	if _, _, e := syscall.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); e != 0 {
+		return e
+	}
+	if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
+		return e
+	}
+	return nil
+}
