@@ -12,12 +12,20 @@ import (
 // its sandboxes: an empty network namespace.
 const nullNetNS = "null-netns"
 
-// Close gives back what the runtime holds beside its sandboxes, so that StateDir can be
-// removed. It must not be called while one of them lives.
+// Close gives back what the runtime holds beside its sandboxes: the mount, so that StateDir
+// can be removed, and the parent of the sandboxes' control groups. It must not be called
+// while one of them lives.
 func (r *Runtime) Close() error {
-	err := unix.Unmount(filepath.Join(r.rootDir(), nullNetNS), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // never made
-		return nil
+	var err error
+	for err == nil { // creates side by side have been seen to make it twice
+		err = unix.Unmount(filepath.Join(r.rootDir(), nullNetNS), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
-	return fmt.Errorf("unmount %s: %w", nullNetNS, err)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // not there, or no more
+		return fmt.Errorf("unmount %s: %w", nullNetNS, err)
+	}
+	tree, err := r.tree()
+	if err != nil {
+		return err
+	}
+	return tree.Remove()
 }

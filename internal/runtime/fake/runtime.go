@@ -1,0 +1,141 @@
+package fake
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/runtime"
+)
+
+// Runtime is one node agent's view of a Host.
+type Runtime struct {
+	host *Host
+
+	mu        sync.Mutex
+	crashed   bool
+	sandboxes []*Sandbox
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New returns a Runtime on h.
+func New(h *Host) *Runtime { return &Runtime{host: h} }
+
+// Crash is the sudden end of the process that this Runtime stands for: its descriptors
+// are closed, the sandboxes run on. Whoever holds duplicates of the handles can adopt
+// them. No method of it or of its sandboxes is of use afterwards.
+func (r *Runtime) Crash() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.crashed = true
+	for _, s := range r.sandboxes {
+		s.forget()
+	}
+}
+
+// Name implements runtime.Runtime.
+func (r *Runtime) Name() string { return "fake" }
+
+// enter is the beginning of every call.
+func (r *Runtime) enter(ctx context.Context, op Op) error {
+	r.mu.Lock()
+	crashed := r.crashed
+	r.mu.Unlock()
+	if crashed {
+		return hutch.Errorf(hutch.CodeInternal, "this runtime's process has crashed")
+	}
+	return r.host.enter(ctx, op)
+}
+
+// Create implements runtime.Runtime.
+func (r *Runtime) Create(ctx context.Context, spec runtime.Spec) (runtime.Sandbox, error) {
+	if spec.ID == "" {
+		return nil, hutch.FieldErrorf("id", "a sandbox needs one")
+	}
+	if err := r.host.reserve(spec.ID); err != nil {
+		return nil, err
+	}
+	m, handles, err := r.create(ctx, spec)
+	r.host.settle(spec.ID, m)
+	if err != nil {
+		return nil, err
+	}
+	return r.attach(m, handles), nil
+}
+
+func (r *Runtime) create(ctx context.Context, spec runtime.Spec) (*machine, runtime.Handles, error) {
+	if err := r.enter(ctx, OpCreate); err != nil {
+		return nil, runtime.Handles{}, err
+	}
+	m, handles, err := newMachine(r.host, spec)
+	if err != nil {
+		return nil, handles, hutch.Wrap(hutch.CodeInternal, err, "the sandbox could not be made")
+	}
+	return m, handles, nil
+}
+
+// attach makes a Sandbox of a machine.
+func (r *Runtime) attach(m *machine, h runtime.Handles) *Sandbox {
+	s := &Sandbox{r: r, m: m, handles: h, events: make(chan runtime.Event, eventBuffer)}
+	m.mu.Lock()
+	m.sandboxes = append(m.sandboxes, s)
+	m.mu.Unlock()
+	r.mu.Lock()
+	r.sandboxes = append(r.sandboxes, s)
+	r.mu.Unlock()
+	return s
+}
+
+// Adopt implements runtime.Runtime.
+func (r *Runtime) Adopt(ctx context.Context, spec runtime.Spec, h runtime.Handles) (_ runtime.Sandbox, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(append(slices.Clone(h.Procs), h.Guest, h.Link))
+		}
+	}()
+	if err := r.enter(ctx, OpAdopt); err != nil {
+		return nil, err
+	}
+	if h.Guest == nil || h.Link == nil || len(h.Procs) == 0 {
+		return nil, hutch.Errorf(hutch.CodeInternal, "sandbox %s cannot be adopted without all of its handles", spec.ID)
+	}
+	m := r.host.find(spec.ID)
+	if m == nil {
+		return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", spec.ID)
+	}
+	m.mu.Lock()
+	err = m.goneLocked()
+	m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return r.attach(m, h), nil
+}
+
+// List implements runtime.Runtime.
+func (r *Runtime) List(ctx context.Context) ([]hutch.SandboxID, error) {
+	if err := r.enter(ctx, OpList); err != nil {
+		return nil, err
+	}
+	r.host.mu.Lock()
+	defer r.host.mu.Unlock()
+	var ids []hutch.SandboxID
+	for id := range r.host.machines {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// Sweep implements runtime.Runtime.
+func (r *Runtime) Sweep(ctx context.Context, id hutch.SandboxID) error {
+	if err := r.enter(ctx, OpSweep); err != nil {
+		return err
+	}
+	if m := r.host.find(id); m != nil {
+		r.host.remove(m)
+	}
+	return nil
+}

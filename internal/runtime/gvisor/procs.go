@@ -1,0 +1,179 @@
+package gvisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/pidfd"
+)
+
+// hostProc is a process of some sandbox, found by its arguments.
+type hostProc struct {
+	pid int
+	id  hutch.SandboxID
+}
+
+// scan finds the processes of this runtime's sandboxes by their arguments: each
+// names our state directory and, last, its sandbox. It needs nothing but /proc.
+func (r *Runtime) scan() ([]hostProc, error) {
+	es, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var found []hostProc
+	for _, e := range es {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if id, ok := r.sandboxOf(pid); ok {
+			found = append(found, hostProc{pid: pid, id: id})
+		}
+	}
+	return found, nil
+}
+
+// sandboxOf returns the sandbox that pid is a process of, if it is one of ours.
+func (r *Runtime) sandboxOf(pid int) (hutch.SandboxID, bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || len(b) == 0 {
+		return "", false
+	}
+	args := strings.Split(string(bytes.TrimRight(b, "\x00")), "\x00")
+	isRunsc := args[0] == "runsc-sandbox" || args[0] == "runsc-gofer" || len(args) > 1 && args[1] == RunscCommand
+	if !isRunsc {
+		return "", false
+	}
+	for _, a := range args {
+		if a == "--root="+r.rootDir() {
+			return hutch.SandboxID(args[len(args)-1]), true
+		}
+	}
+	return "", false
+}
+
+// openProc opens pid as a process of the sandbox id, and returns its start time too.
+// A process that is not one is os.ErrProcessDone: the number went to another.
+func (r *Runtime) openProc(pid int, id hutch.SandboxID) (*os.File, uint64, error) {
+	f, err := pidfd.Open(pid)
+	if err != nil {
+		return nil, 0, err
+	}
+	// The file holds on to the process, so what is read of the number now is true of
+	// the file if the process is alive afterwards.
+	start, err := startTime(pid)
+	got, ok := r.sandboxOf(pid)
+	if err == nil && (!ok || got != id || !pidfd.Alive(f)) {
+		err = fmt.Errorf("process %d is not of sandbox %s: %w", pid, id, os.ErrProcessDone)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, start, nil
+}
+
+// checkProc refuses f unless it is the process of sandbox id that p names, alive.
+func (r *Runtime) checkProc(f *os.File, p proc, id hutch.SandboxID) error {
+	pid, err := pidOf(f)
+	if err != nil {
+		return err
+	}
+	if pid != p.PID {
+		return fmt.Errorf("the handle is of process %d, not of %d", pid, p.PID)
+	}
+	start, err := startTime(pid)
+	if err != nil {
+		return fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	if got, ok := r.sandboxOf(pid); !ok || got != id || start != p.Start {
+		return fmt.Errorf("process %d is not the sandbox's any more", pid)
+	}
+	if !pidfd.Alive(f) {
+		return fmt.Errorf("process %d has ended", pid)
+	}
+	return nil
+}
+
+// pidOf returns the number of the process that the pidfd f stands for.
+func pidOf(f *os.File) (int, error) {
+	var info []byte
+	err := withFDs([]*os.File{f}, nil, func(fds []int) (err error) {
+		info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fds[0]))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(info)) {
+		if v, ok := strings.CutPrefix(line, "Pid:"); ok {
+			if pid, err := strconv.Atoi(strings.TrimSpace(v)); err == nil && pid > 0 {
+				return pid, nil
+			}
+		}
+	}
+	return 0, errors.New("the handle is of no process that exists")
+}
+
+// startTime returns when pid started, in clock ticks since boot.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name, in brackets, may hold anything; the fields after it are the third on.
+	_, rest, ok := strings.Cut(string(b[bytes.LastIndexByte(b, ')')+1:]), " ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return 0, fmt.Errorf("read start of process %d: %d fields", pid, len(fields))
+	}
+	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+// openUpper opens, as a path only, the nameless file in dir that backs the writable
+// layer of the sentry pid. The file lives as long as it is open anywhere.
+func openUpper(pid int, dir string) (*os.File, error) {
+	fds := fmt.Sprintf("/proc/%d/fd", pid)
+	es, err := os.ReadDir(fds)
+	if err != nil {
+		return nil, fmt.Errorf("find writable layer: %w", err)
+	}
+	for _, e := range es {
+		target, err := os.Readlink(filepath.Join(fds, e.Name()))
+		if err != nil || !strings.HasPrefix(target, dir+"/") {
+			continue
+		}
+		fd, err := unix.Open(filepath.Join(fds, e.Name()), unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open writable layer: %w", err)
+		}
+		return os.NewFile(uintptr(fd), "writable layer"), nil
+	}
+	return nil, errors.New("find writable layer: the sentry has none open")
+}
+
+// diskBytes is how much of the disk a file takes, which for one with holes is less
+// than its size.
+func diskBytes(fi fs.FileInfo) int64 {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512
+	}
+	return fi.Size()
+}
+
+// reap takes the exit status of pid if it is our child, as it is when we are the
+// host's first process. Anyone else's is left to its parent.
+func reap(pid int) {
+	var ws unix.WaitStatus
+	_, _ = unix.Wait4(pid, &ws, unix.WNOHANG, nil)
+}
