@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hutch.dev/hutch/internal/bench"
+	"hutch.dev/hutch/internal/rootfs"
+)
+
+// benchDir is a directory for the temporary files of a benchmark, short, since control
+// sockets live below it. The test fails if anything is left in it, or of it on the host.
+func benchDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left in the directory for temporary files: %v, %v", left, err)
+		}
+		if left := (&server{dir: dir}).processes(); len(left) > 0 {
+			t.Errorf("processes left:\n%s", strings.Join(left, "\n"))
+		}
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil || bytes.Contains(mounts, []byte(dir+"/")) {
+			t.Errorf("a mount is left below %s, or %v", dir, err)
+		}
+		_ = os.RemoveAll(dir)
+	})
+	return dir
+}
+
+// benchCommand is `hutch bench` with its temporary files in dir.
+func benchCommand(ctx context.Context, t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := hutchBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, exe, append([]string{"bench"}, args...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "HUTCH_API_URL=", "HUTCH_API_KEY=", "HUTCH_CACHE_DIR="+rootfs.CacheDir())
+	return cmd
+}
+
+func measured(t *testing.T, args ...string) *bench.Report {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := benchCommand(ctx, t, benchDir(t), append(args, "--json")...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	rep, err := bench.Read(&stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rep.Runs {
+		if r.Error != "" {
+			t.Errorf("a run failed: %+v", r)
+		}
+	}
+	return rep
+}
+
+// covers checks that a summary has n counted runs of every metric for both subjects.
+func covers(t *testing.T, rep *bench.Report, n int, metrics ...string) {
+	t.Helper()
+	for _, m := range metrics {
+		for _, subject := range []string{bench.SubjectHutch, bench.SubjectFloor} {
+			i := slices.IndexFunc(rep.Summary.Rows, func(r bench.Row) bool { return r.Metric == m && r.Subject == subject })
+			if i < 0 {
+				t.Errorf("%s of %s is missing", m, subject)
+				continue
+			}
+			d := rep.Summary.Rows[i].US
+			if d.N != n || d.Min <= 0 || d.Min > d.P50 || d.P50 > d.P95 || d.P95 > d.P99 || d.P99 > d.Max {
+				t.Errorf("%s of %s: %+v, want %d times in order", m, subject, d, n)
+			}
+		}
+		i := slices.IndexFunc(rep.Summary.Ratios, func(r bench.Ratio) bool { return r.Metric == m })
+		if i < 0 || rep.Summary.Ratios[i].Pairs != n || rep.Summary.Ratios[i].PairMedian <= 0 {
+			t.Errorf("no ratio of %d pairs of %s: %+v", n, m, rep.Summary.Ratios)
+		}
+	}
+	c := rep.Conditions
+	for name, v := range map[string]string{
+		"hutch": c.Hutch, "gvisor": c.GVisor, "kernel": c.Kernel, "cpu": c.CPU, "load before": c.LoadBefore,
+		"load after": c.LoadAfter, "cgroups": c.Cgroups, "records": c.RecordsFS, "clock": c.Clock,
+	} {
+		if v == "" {
+			t.Errorf("the conditions do not say: %s", name)
+		}
+	}
+	if s := rep.Settings.Sandbox; s == nil || !strings.HasPrefix(s.Image, "sha256:") || s.Resources.MemoryMB != 256 {
+		t.Errorf("the measured sandbox is %+v", s)
+	}
+}
+
+func TestBenchCreate(t *testing.T) {
+	rep := measured(t, "create", "-n", "3", "--warmup", "1", "--memory", "256", "--baseline")
+	covers(t, rep, 3, bench.MetricFirstOutput, bench.MetricCreate, bench.MetricFirstExec, bench.MetricKill)
+	if rep.Verdict == nil || rep.Verdict.Limit != bench.Limit {
+		t.Errorf("verdict: %+v", rep.Verdict)
+	}
+	stages := 0
+	for _, r := range rep.Summary.Rows {
+		if strings.HasPrefix(r.Metric, "stage.") && r.Subject == bench.SubjectHutch && r.US.N == 3 {
+			stages++
+		}
+	}
+	if stages == 0 {
+		t.Error("none of the server's stages is in the report")
+	}
+}
+
+func TestBenchExec(t *testing.T) {
+	rep := measured(t, "exec", "-n", "3", "--warmup", "1", "--memory", "256", "--baseline", "--transfers", "1", "--bytes", "3000000")
+	covers(t, rep, 3, bench.MetricRoundTrip, bench.MetricFirstByte)
+	covers(t, rep, 1, bench.MetricTransfer)
+}
+
+// TestBenchInterrupted: a Ctrl-C in the middle leaves nothing, and what was measured until
+// then is printed.
+func TestBenchInterrupted(t *testing.T) {
+	dir := benchDir(t)
+	cmd := benchCommand(t.Context(), t, dir, "create", "-n", "100000", "--warmup", "0", "--memory", "256", "--json")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	mine := &server{dir: dir}
+	eventually(t, "a sandbox of the benchmark runs", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended: %v\n%s", err, stderr.String())
+		default:
+		}
+		return mine.sandboxProcesses() > 0
+	})
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("ended with %v, want exit code 1\n%s", err, stderr.String())
+		}
+	case <-time.After(time.Minute):
+		_ = cmd.Process.Kill()
+		t.Fatal("it did not end a minute after the signal")
+	}
+	if stdout.Len() == 0 {
+		return // not even a first sandbox was ended by then
+	}
+	if rep, err := bench.Read(&stdout); err != nil || rep.Stopped == "" {
+		t.Errorf("the report: %v, want one that says that it ended early\n%s", err, stderr.String())
+	}
+}
