@@ -133,9 +133,13 @@ func (b *Builder) tryLock(key string) (unlock func(), ok bool, err error) {
 		f.Close()
 		return nil, false, fmt.Errorf("take lock: %w", err)
 	}
-	if named, err := os.Stat(path); err != nil || !os.SameFile(held, named) {
+	// Gone, or another file by now: who removed it has the lock's meaning changed.
+	if named, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(held, named) {
 		f.Close()
 		return nil, false, nil
+	} else if err != nil {
+		f.Close()
+		return nil, false, fmt.Errorf("take lock: %w", err)
 	}
 	return func() {
 		os.Remove(path) // while we hold it, it is ours

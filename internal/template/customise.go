@@ -21,7 +21,7 @@ func (run *building) customise(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open tree: %w", err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	r := run.plan.recipe
 	for _, u := range r.Users {
 		if err := run.addUser(ctx, root, u); err != nil {

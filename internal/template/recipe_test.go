@@ -199,7 +199,7 @@ func FuzzParseRecipe(f *testing.F) {
 				t.Fatalf("path %q", file.Path)
 			}
 		}
-		if r.Hash() != r.Hash() {
+		if first, again := r.Hash(), r.Hash(); first != again {
 			t.Fatal("hash differs from call to call")
 		}
 	})

@@ -27,7 +27,8 @@ type Nesting struct {
 
 // Nested starts the test program again as the first process of new namespaces, in which
 // its TestMain must call [Enter]. File descriptor 0 of that process is stdin. It has a root
-// of its own: this machine's, with a layer in memory above it. It ends with the test.
+// of its own: this machine's, with a layer in memory above it, and a network of its own
+// that leads nowhere. It ends with the test.
 func Nested(t *testing.T, n Nesting, stdin *os.File) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -38,7 +39,7 @@ func Nested(t *testing.T, n Nesting, stdin *os.File) {
 	cmd.Env = []string{nestedEnv + "=" + dir + ":" + n.Disk}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET,
 		Pdeathsig:  unix.SIGKILL,
 	}
 	if n.Cgroup {
@@ -64,7 +65,7 @@ func makeGroup(t *testing.T) *os.File {
 		if unix.Statfs(root, &st) != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
 			continue
 		}
-		dir, err := os.MkdirTemp(root, "hutch-guesttest-")
+		dir, err := os.MkdirTemp(root, "hutch-guesttest-") //nolint:usetesting // a control group is no place for t.TempDir
 		if err != nil {
 			t.Skip("no right to make control groups:", err)
 		}
@@ -155,6 +156,9 @@ func (n *Nesting) enter(dir string) error {
 			return err
 		}
 	}
+	if err := loopback(); err != nil {
+		return fmt.Errorf("bring up loopback: %w", err)
+	}
 	if err := unix.Chroot(root); err != nil {
 		return fmt.Errorf("change root: %w", err)
 	}
@@ -162,6 +166,21 @@ func (n *Nesting) enter(dir string) error {
 		return err
 	}
 	return os.WriteFile("/etc/machine-id", nil, 0o644)
+}
+
+// loopback brings up the one interface of a new network namespace.
+func loopback() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
 }
 
 // Listen makes a listener for a nested agent, as the file it gets for its standard input,

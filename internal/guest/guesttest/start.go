@@ -292,6 +292,9 @@ func testRefusals(t *testing.T, c *Client) {
 		}
 	}
 	resp, err := c.do(t.Context(), http.MethodPost, guestapi.PathExec, strings.NewReader(`{"id":"x","spec":{"cmmd":"true"}}`))
+	if err == nil {
+		_ = resp.Body.Close()
+	}
 	if code(err) != hutch.CodeBadRequest || !strings.Contains(err.Error(), "cmmd") {
 		t.Errorf("unknown field: %v %v, want a bad_request that names it", resp, err)
 	}

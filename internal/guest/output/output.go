@@ -142,7 +142,7 @@ func (s *Stream) lastLocked() *[]byte {
 	switch {
 	case len(s.rest) > 0:
 		return &s.rest[len(s.rest)-1]
-	case len(s.first) > 0 && !(s.cut && s.restAt > s.firstLenLocked()):
+	case len(s.first) > 0 && (!s.cut || s.restAt <= s.firstLenLocked()):
 		return &s.first[len(s.first)-1]
 	}
 	return nil

@@ -70,9 +70,8 @@ type Settings struct {
 
 // Table is every command the agent knows.
 type Table struct {
-	cfg     Config
-	reaper  reaper
-	devNull *os.File
+	cfg    Config
+	reaper reaper
 
 	mu        sync.Mutex
 	settings  Settings
@@ -94,7 +93,7 @@ func New(cfg Config) *Table {
 
 // Run reaps children until ctx ends. The process must be the first one of its PID
 // namespace or a subreaper, or orphans go elsewhere.
-func (t *Table) Run(ctx context.Context) error { return t.reaper.run(ctx, t) }
+func (t *Table) Run(ctx context.Context) error { return t.reaper.run(ctx) }
 
 // Configure sets what commands started from now on get. An error says which of it has
 // no effect; the rest has.

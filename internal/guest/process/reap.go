@@ -44,12 +44,12 @@ type reaper struct {
 }
 
 // run reaps whenever a child ends. Signals merge, so each one reaps all there are.
-func (r *reaper) run(ctx context.Context, t *Table) error {
+func (r *reaper) run(ctx context.Context) error {
 	sig := make(chan os.Signal, 1)
 	signal.Notify(sig, unix.SIGCHLD)
 	defer signal.Stop(sig)
 	for {
-		for r.reapOne(t) {
+		for r.reapOne() {
 		}
 		select {
 		case <-ctx.Done():
@@ -60,7 +60,7 @@ func (r *reaper) run(ctx context.Context, t *Table) error {
 }
 
 // reapOne reaps one child that has ended; false if there is none.
-func (r *reaper) reapOne(t *Table) bool {
+func (r *reaper) reapOne() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var status unix.WaitStatus
