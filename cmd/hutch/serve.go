@@ -94,6 +94,7 @@ type server struct {
 	keeper  *companion[*keeper.Client]
 	egress  *companion[*egress.Client]
 	control *control.Control
+	rt      *gvisor.Runtime
 	node    *node.Node
 	metrics *obs.Metrics
 	reg     *prometheus.Registry
@@ -173,11 +174,13 @@ func (s *server) openNode() error {
 	if err != nil {
 		return err
 	}
-	rt := gvisor.New(gvisor.Config{StateDir: filepath.Join(s.cfg.dataDir, "run"), Exe: exe, Log: s.log})
+	s.rt = gvisor.New(gvisor.Config{
+		StateDir: filepath.Join(s.cfg.dataDir, "run"), Exe: exe, CgroupParent: cgroupParent(s.cfg.dataDir), Log: s.log,
+	})
 	s.metrics = obs.New(s.reg, func() int { return s.node.Count() })
 	s.control = control.New(s.cfg.control, s.store, s.metrics, s.log)
 	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log},
-		rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
+		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
 	s.control.Attach(s.node)
 	return nil
 }
@@ -238,8 +241,14 @@ func (s *server) run(ctx context.Context) error {
 // close lets go of everything, in the reverse order of its making.
 func (s *server) close() {
 	if s.node != nil {
+		empty := s.node.Count() == 0
 		s.node.Close()
 		s.control.Close()
+		if empty {
+			if err := s.rt.Close(); err != nil {
+				s.log.Warn("the isolator left something", "error", err)
+			}
+		}
 	}
 	if s.store != nil {
 		if err := s.store.Close(); err != nil {

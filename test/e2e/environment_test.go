@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -111,14 +112,21 @@ func TestCaseF08FractionOfACPU(t *testing.T) {
 // hostCPU is the CPU time that the host has charged to a sandbox.
 func hostCPU(t *testing.T, id hutch.SandboxID) time.Duration {
 	t.Helper()
-	if b, err := os.ReadFile("/sys/fs/cgroup/cpuacct/hutch/" + string(id) + "/cpuacct.usage"); err == nil {
+	group := func(pattern string) ([]byte, error) {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) != 1 {
+			return nil, fmt.Errorf("%s matches %d files: %w", pattern, len(found), err)
+		}
+		return os.ReadFile(found[0])
+	}
+	if b, err := group("/sys/fs/cgroup/cpuacct/hutch*/" + string(id) + "/cpuacct.usage"); err == nil {
 		ns, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return time.Duration(ns)
 	}
-	b, err := os.ReadFile("/sys/fs/cgroup/hutch/" + string(id) + "/cpu.stat")
+	b, err := group("/sys/fs/cgroup/hutch*/" + string(id) + "/cpu.stat")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -416,4 +418,10 @@ func (s *server) killCompanion(t *testing.T, name string) int {
 		})
 	}
 	return len(pids)
+}
+
+// cgroup is the name of the group that this server's sandboxes are in.
+func (s *server) cgroup() string {
+	sum := sha256.Sum256([]byte(s.dir))
+	return "hutch-" + hex.EncodeToString(sum[:])[:12]
 }
