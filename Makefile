@@ -53,9 +53,11 @@ $(TOOLS)/gofumpt: tools/go.mod tools/go.sum
 $(TOOLS)/golangci-lint: tools/go.mod tools/go.sum
 	go build -C tools -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-bench: build base ## measure, and write the raw results to docs/bench/
-	bin/hutch bench create --baseline --json > docs/bench/create.json
-	bin/hutch bench exec --json > docs/bench/exec.json
+bench: build base ## measure against the floor; raw results to docs/bench/, tables into docs/benchmarks.md
+	mkdir -p docs/bench
+	bin/hutch bench create --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/create.json
+	bin/hutch bench exec --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
+	bin/hutch bench report --into docs/benchmarks.md docs/bench/create.json docs/bench/exec.json
 
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
 	tools/fuzz $${FUZZTIME:-30s}

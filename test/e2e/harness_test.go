@@ -26,6 +26,7 @@ import (
 	"hutch.dev/hutch/internal/egress"
 	"hutch.dev/hutch/internal/keeper"
 	"hutch.dev/hutch/internal/rootfs"
+	"hutch.dev/hutch/internal/x/cgroup"
 )
 
 // grace is what an answer may come later than its limit on a machine that is busy with
@@ -204,6 +205,10 @@ func (s *server) tearDown() error {
 	}))
 	// The isolator keeps one mount for a data directory, an empty network namespace.
 	_ = unix.Unmount(filepath.Join(s.dir, "run", "runsc", "null-netns"), unix.MNT_DETACH)
+	// A server that was killed, not stopped, left the group that its sandboxes were in.
+	if tree, err := cgroup.Detect(s.cgroup()); err == nil {
+		errs = append(errs, tree.Remove())
+	}
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }
 

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"gvisor.dev/gvisor/runsc/version"
+
+	"hutch.dev/hutch"
+	apiclient "hutch.dev/hutch/client"
+	"hutch.dev/hutch/internal/bench"
+	"hutch.dev/hutch/internal/cli"
+	"hutch.dev/hutch/internal/guestimage"
+	"hutch.dev/hutch/internal/link"
+	"hutch.dev/hutch/internal/rootfs"
+	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/runtime/gvisor"
+	"hutch.dev/hutch/internal/x/atomicfile"
+	"hutch.dev/hutch/internal/x/cgroup"
+)
+
+func newBench() *cobra.Command {
+	c := &cobra.Command{Use: "bench", Short: "Measure what a caller waits for, and the floor beneath it"}
+	c.AddCommand(newBenchCreate(), newBenchExec(), newBenchReport())
+	return c
+}
+
+// benchConfig is what a benchmark is told.
+type benchConfig struct {
+	settings    bench.Settings
+	url         string
+	cacheDir    string
+	out         string
+	asJSON      bool
+	noKeepAlive bool
+}
+
+// measurement is one of the benchmarks of package bench.
+type measurement func(context.Context, bench.Settings, *apiclient.Client, *bench.Floor, func(done int)) (*bench.Report, error)
+
+func newBenchCreate() *cobra.Command {
+	var cfg benchConfig
+	c := &cobra.Command{
+		Use:   "create",
+		Short: "Measure create, first output and kill",
+		Long: "Makes a sandbox, runs a first command in it and ends it, again and again, and says how\n" +
+			"long a caller waits. With --baseline the same machine is made by hand in turn, with no\n" +
+			"platform around it, and the two are compared. Without --url it starts a server of\n" +
+			"its own, below the directory for temporary files, and leaves nothing of it.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cfg.run(cmd, bench.Create, "from asking for the sandbox to the first byte of `/bin/echo hi` at the caller; the machine starts cold")
+		},
+	}
+	cfg.flags(c, 200, 20*time.Minute)
+	c.Flags().IntVar(&cfg.settings.Parallel, "parallel", 1, "sandboxes made at once")
+	return c
+}
+
+func newBenchExec() *cobra.Command {
+	var cfg benchConfig
+	cfg.settings.Parallel = 1
+	c := &cobra.Command{
+		Use:   "exec",
+		Short: "Measure commands in a sandbox that stands",
+		Long: "Runs commands in one sandbox: a round trip that prints nothing, the first byte of a\n" +
+			"stream, and the transfer of much output. With --baseline the guest agent of a second\n" +
+			"sandbox is asked for the same by hand, in turn.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cfg.run(cmd, bench.Exec, "from asking for the command to its result, its first byte, or the last of all bytes, at the caller")
+		},
+	}
+	cfg.flags(c, 500, 20*time.Minute)
+	c.Flags().Int64Var(&cfg.settings.Bytes, "bytes", 200_000_000, "size of a transfer")
+	c.Flags().IntVar(&cfg.settings.Transfer, "transfers", 5, "transfers of each subject; 0 leaves them out")
+	return c
+}
+
+// flags that both benchmarks have.
+func (cfg *benchConfig) flags(c *cobra.Command, n int, limit time.Duration) {
+	f, s := c.Flags(), &cfg.settings
+	f.IntVarP(&s.N, "runs", "n", n, "counted runs of each subject")
+	f.IntVar(&s.Warmup, "warmup", 5, "runs of each before them, not counted")
+	f.StringVar(&s.Template, "template", "base", "template of the sandboxes")
+	f.StringVar(&s.Tier, "tier", "", "disk tier, disk or memory (default: the template's)")
+	f.IntVar(&s.MemoryMB, "memory", 0, "memory in MiB (default: the template's)")
+	f.BoolVar(&s.Baseline, "baseline", false, "measure the floor too, in turn")
+	f.DurationVar(&s.Limit, "limit", limit, "end early after this time")
+	f.BoolVar(&cfg.asJSON, "json", false, "print the raw results as JSON")
+	f.StringVar(&cfg.out, "out", "", "also write the raw results to this file")
+	f.StringVar(&cfg.url, "url", os.Getenv(cli.EnvURL), "measure this server, with the key in "+cli.EnvKey+", instead of one of its own")
+	f.StringVar(&cfg.cacheDir, "cache-dir", defaultCacheDir(), "where root images are kept")
+	f.BoolVar(&cfg.noKeepAlive, "no-keep-alive", false, "a new connection for every call")
+}
+
+// defaultCacheDir is where root images are, unless told otherwise: where a server of this
+// machine would have them.
+func defaultCacheDir() string {
+	if d := os.Getenv(rootfs.DirEnv); d != "" {
+		return d
+	}
+	return defaultDataDir()
+}
+
+// run measures and prints.
+func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock string) (err error) {
+	ctx := cmd.Context()
+	if err := cfg.check(); err != nil {
+		return err
+	}
+	// Short, since control sockets live below it.
+	dir, err := os.MkdirTemp("", "hutch-bench")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	var cond bench.Conditions
+	cond.Host(time.Now())
+	cfg.describe(&cond, clock)
+
+	guestDir, url, key := dir, cfg.url, os.Getenv(cli.EnvKey)
+	if url == "" {
+		s, err := startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.close(ctx)) }()
+		guestDir, url, key = filepath.Join(s.dir, "guest"), s.url, s.key
+		cond.RecordsFS = bench.FileSystem(s.dir)
+	}
+	c, err := apiclient.New(url, cfg.clientOptions(key)...)
+	if err != nil {
+		return err
+	}
+	var floor *bench.Floor
+	if cfg.settings.Baseline {
+		f, done, err := newFloor(filepath.Join(dir, "floor"), guestDir, cfg.cacheDir)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, done(ctx)) }()
+		floor = f
+	}
+	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.settings.N)
+	rep, err := measure(ctx, cfg.settings, c, floor, progress)
+	hide()
+	if rep == nil {
+		return err
+	}
+	cond.LoadAfter = bench.LoadAverage()
+	rep.Conditions = cond
+	return errors.Join(err, cfg.print(cmd.OutOrStdout(), rep))
+}
+
+func (cfg *benchConfig) check() error {
+	s := cfg.settings
+	switch {
+	case s.N < 1 || s.Warmup < 0 || s.Parallel < 1 || s.Transfer < 0 || s.Limit <= 0:
+		return errors.New("--runs, --parallel and --limit must be at least 1, --warmup and --transfers at least 0")
+	case s.Transfer > 0 && s.Bytes <= int64(hutch.DefaultOutputBytes):
+		return fmt.Errorf("--bytes must be more than %d, the output budget: less is no transfer", hutch.DefaultOutputBytes)
+	case cfg.url != "" && os.Getenv(cli.EnvKey) == "":
+		return fmt.Errorf("set %s to a key of the server at %s", cli.EnvKey, cfg.url)
+	}
+	return nil
+}
+
+// describe fills in what is true of every run of this command.
+func (cfg *benchConfig) describe(c *bench.Conditions, clock string) {
+	c.Hutch, c.GVisor, c.Clock = buildVersion, version.Version(), clock
+	c.Cgroups = cgroupVersion()
+	c.Start = "cold: gVisor boots the root image; nothing is restored or kept warm"
+	c.Image = "on the local disk, in the page cache after the warm-up"
+	c.Link = "included: a socket pair into a user-space stack that refuses everything; hutch's is served by its gateway process, the floor's in the bench's own"
+	c.Server = "of the bench's own: this binary, started for it"
+	c.Records = "included: SQLite, WAL, synchronous=FULL"
+	if cfg.url != "" {
+		c.Server, c.Records, c.RecordsFS = cfg.url, "included, as that server keeps them", ""
+	}
+	c.API = "HTTP through the Go client, with an Idempotency-Key on every change; connections are kept alive"
+	if cfg.noKeepAlive {
+		c.API = "HTTP through the Go client, with an Idempotency-Key on every change; a new connection for every call"
+	}
+}
+
+func cgroupVersion() string {
+	t, err := cgroup.Detect("hutch")
+	switch {
+	case err != nil:
+		return ""
+	case t.V2():
+		return "v2"
+	}
+	return "v1"
+}
+
+func (cfg *benchConfig) clientOptions(key string) []apiclient.Option {
+	// No retries: a call that had to be made again is a failed run, not a slow one.
+	opts := []apiclient.Option{apiclient.WithKey(key), apiclient.WithRetries(0), apiclient.WithUserAgent("hutch-bench/" + buildVersion)}
+	if cfg.noKeepAlive {
+		opts = append(opts, apiclient.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}))
+	}
+	return opts
+}
+
+// print writes the results: for people or as JSON to w, and to the file if one is named.
+func (cfg *benchConfig) print(w io.Writer, rep *bench.Report) error {
+	var raw bytes.Buffer
+	if err := rep.Write(&raw); err != nil {
+		return err
+	}
+	if cfg.out != "" {
+		if err := atomicfile.Write(cfg.out, raw.Bytes(), 0o644); err != nil {
+			return fmt.Errorf("write results: %w", err)
+		}
+	}
+	if cfg.asJSON {
+		_, err := raw.WriteTo(w)
+		return err
+	}
+	return rep.Text(w)
+}
+
+// newFloor makes what the floor is measured with. done removes it from the host.
+func newFloor(dir, guestDir, cacheDir string) (_ *bench.Floor, done func(context.Context) error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	guest, _, err := guestimage.Write(guestDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	log := slog.New(slog.DiscardHandler)
+	rt := gvisor.New(gvisor.Config{StateDir: dir, CgroupParent: cgroupParent(dir), Log: log})
+	images := rootfs.New(rootfs.Config{Dir: cacheDir})
+	floor := &bench.Floor{
+		Runtime: rt, Guest: guest, ImagePath: images.Path,
+		Attach: func(kind runtime.LinkKind, f *os.File) (io.Closer, error) {
+			ep, err := link.Attach(kind, f, refuseAll{}, log)
+			if err != nil {
+				return nil, err
+			}
+			return endpointCloser{ep}, nil
+		},
+	}
+	done = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ownServerTimeout)
+		defer cancel()
+		return sweepRuntime(ctx, rt)
+	}
+	return floor, done, nil
+}
+
+// refuseAll is the floor's network: like the gateway's, nothing answers on it.
+type refuseAll struct{ link.Handler }
+
+func (refuseAll) Admit(link.Flow) bool { return false }
+func (refuseAll) Refused(link.Flow)    {}
+
+type endpointCloser struct{ *link.Endpoint }
+
+func (c endpointCloser) Close() error {
+	c.Endpoint.Close()
+	return nil
+}
+
+// benchProgress shows how far a benchmark is, on a terminal only.
+func benchProgress(w io.Writer, n int) (progress func(done int), hide func()) {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, func() {}
+	}
+	bar := progressbar.NewOptions(n, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(30),
+		progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionSetDescription("measuring"), progressbar.OptionShowCount())
+	return func(done int) { _ = bar.Set(done) }, func() { _ = bar.Finish() }
+}
+
+func newBenchReport() *cobra.Command {
+	var page string
+	c := &cobra.Command{
+		Use:   "report FILE...",
+		Short: "Make tables of raw results",
+		Long: "Checks that each file's summary is what its runs come to, and prints tables in\n" +
+			"Markdown. With --into they are put into a page, in place of those that are there.",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var figures bytes.Buffer
+			for _, name := range args {
+				if err := reportFile(name, &figures); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+			}
+			if page == "" {
+				_, err := figures.WriteTo(cmd.OutOrStdout())
+				return err
+			}
+			old, err := os.ReadFile(page)
+			if err != nil {
+				return err
+			}
+			text, err := bench.IntoPage(string(old), figures.String())
+			if err != nil {
+				return fmt.Errorf("%s: %w", page, err)
+			}
+			return atomicfile.Write(page, []byte(text), 0o644)
+		},
+	}
+	c.Flags().StringVar(&page, "into", "", "page to put the tables into")
+	return c
+}
+
+func reportFile(name string, w io.Writer) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	rep, err := bench.Read(f)
+	if err != nil {
+		return err
+	}
+	return rep.Markdown(w)
+}

@@ -1,0 +1,74 @@
+// Package bench measures what a caller of a server waits for, and beside it the floor:
+// the same machine made and driven by hand, with no platform around it.
+//
+// It owns what is measured, where each clock starts and stops, the order of the runs,
+// the statistics and how they are shown. It does not own the server, nor where images
+// and the guest agent come from: cmd/hutch hands it a client and a [Floor].
+//
+// How a comparison is made fair:
+//   - both subjects are measured in one run, in pairs, and the order within a pair
+//     alternates, so that a machine that warms up, slows down or is shared weighs on
+//     both alike;
+//   - the floor has the same root image, guest agent, sizes, disk tier, control groups
+//     and link as the server's sandbox, copied from what the server made;
+//   - the first runs are not counted, and are the same for both;
+//   - work that the server does behind its answer is waited for, off the clock, so that
+//     it falls into nobody else's time.
+//
+// Every run is in the report, failed ones with their reason: the summary can be made
+// again from the runs, and [Report.Check] does. Times are whole microseconds; percentiles
+// are nearest-rank, so each is a time that was measured.
+//
+// Start with [Create] and [Exec], then [measure] in rounds.go and stats.go.
+package bench
+
+import (
+	"time"
+
+	"hutch.dev/hutch"
+)
+
+// The subjects of a comparison.
+const (
+	SubjectHutch = "hutch" // through the API
+	SubjectFloor = "floor" // by hand
+)
+
+// What a run's times are called. Those of the server's own stages have stagePrefix.
+const (
+	MetricCreate      = "create"       // asking for a sandbox, to the answer that it runs
+	MetricFirstOutput = "first_output" // asking for a sandbox, to the first byte of its first command
+	MetricFirstExec   = "first_exec"   // asking for that command, to its first byte
+	MetricKill        = "kill"         // asking for the end, to nothing being left
+	MetricRoundTrip   = "round_trip"   // asking for a command that does nothing, to its result
+	MetricFirstByte   = "first_byte"   // asking for a command, to its first byte
+	MetricTransfer    = "transfer"     // asking for much output, to its end
+
+	stagePrefix = "stage."
+)
+
+// Limit is what the platform may cost: asking for a sandbox, to its first output, in
+// multiples of the floor of the same run.
+const Limit = 1.5
+
+// Settings say how a benchmark is run.
+type Settings struct {
+	N        int           `json:"n"`                 // counted runs of each subject
+	Warmup   int           `json:"warmup"`            // runs of each before them
+	Parallel int           `json:"parallel"`          // runs of a subject at once
+	Limit    time.Duration `json:"limit_ns"`          // of the whole benchmark; it ends early then
+	Baseline bool          `json:"baseline"`          // the floor is measured too
+	Bytes    int64         `json:"bytes,omitempty"`   // of a transfer
+	Transfer int           `json:"n_transfer"`        // counted transfers of each subject
+	Template string        `json:"template"`          // that sandboxes are made from
+	Tier     string        `json:"disk_tier"`         // as asked for; empty = the template's
+	MemoryMB int           `json:"memory_mb"`         // as asked for; 0 = the template's
+	Sandbox  *Sandbox      `json:"sandbox,omitempty"` // what every sandbox of the benchmark was, the floor's too
+}
+
+// Sandbox is what the measured sandboxes are.
+type Sandbox struct {
+	Image     string          `json:"image"` // digest
+	Resources hutch.Resources `json:"resources"`
+	BootMode  string          `json:"boot_mode"`
+}

@@ -1,0 +1,213 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// table is text in cells.
+type table struct {
+	head []string
+	rows [][]string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) markdown(w *strings.Builder) {
+	line := func(cells []string) { fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | ")) }
+	rule := make([]string, len(t.head))
+	for i := range rule {
+		rule[i] = "---"
+	}
+	line(t.head)
+	line(rule)
+	for _, r := range t.rows {
+		line(r)
+	}
+	w.WriteByte('\n')
+}
+
+func (t *table) text(w *strings.Builder) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range append([][]string{t.head}, t.rows...) {
+		fmt.Fprintln(tw, strings.TrimRight(strings.Join(r, "\t"), "\t"))
+	}
+	_ = tw.Flush() // into memory
+	w.WriteByte('\n')
+}
+
+// titles say what a metric is to somebody who reads only the table.
+var titles = map[string]string{
+	MetricCreate:      "create, to running",
+	MetricFirstOutput: "create, to first output",
+	MetricFirstExec:   "first command, to first output",
+	MetricKill:        "kill, to nothing left",
+	MetricRoundTrip:   "`/bin/true`, to its result",
+	MetricFirstByte:   "`/bin/echo`, to first output",
+	MetricTransfer:    "transfer of %s, streamed",
+}
+
+func (r *Report) title(metric string) string {
+	t := titles[metric]
+	switch {
+	case metric == MetricTransfer:
+		return fmt.Sprintf(t, fmt.Sprintf("%d MB", r.Settings.Bytes/1_000_000))
+	case t == "":
+		return metric
+	}
+	return t
+}
+
+// Text writes the report for a terminal.
+func (r *Report) Text(w io.Writer) error { return r.render(w, (*table).text) }
+
+// Markdown writes the report as the section of a page.
+func (r *Report) Markdown(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "### hutch bench %s\n\n", r.Kind); err != nil {
+		return err
+	}
+	return r.render(w, (*table).markdown)
+}
+
+func (r *Report) render(w io.Writer, show func(*table, *strings.Builder)) error {
+	var b strings.Builder
+	for _, part := range []*table{r.results(), r.ratios(), r.stages()} {
+		if len(part.rows) > 0 {
+			show(part, &b)
+		}
+	}
+	for _, s := range r.remarks() {
+		b.WriteString(s + "\n\n")
+	}
+	show(r.conditions(), &b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r *Report) results() *table {
+	t := &table{head: []string{"ms", "subject", "n", "p50", "p95", "p99", "min", "max"}}
+	for _, row := range r.Summary.Rows {
+		if !strings.HasPrefix(row.Metric, stagePrefix) {
+			t.addDist(r.title(row.Metric), row)
+		}
+	}
+	return t
+}
+
+func (r *Report) stages() *table {
+	t := &table{head: []string{"stage, ms", "subject", "n", "p50", "p95", "p99", "min", "max"}}
+	for _, row := range r.Summary.Rows {
+		if name, ok := strings.CutPrefix(row.Metric, stagePrefix); ok {
+			t.addDist(name, row)
+		}
+	}
+	return t
+}
+
+func (t *table) addDist(name string, row Row) {
+	d := row.US
+	t.add(name, row.Subject, fmt.Sprint(d.N), ms(d.P50), ms(d.P95), ms(d.P99), ms(d.Min), ms(d.Max))
+}
+
+func (r *Report) ratios() *table {
+	t := &table{head: []string{"hutch / floor", "of p50", "of p95", "of p99", "median of pairs", "pairs"}}
+	for _, x := range r.Summary.Ratios {
+		t.add(r.title(x.Metric), times(x.P50), times(x.P95), times(x.P99), times(x.PairMedian), fmt.Sprint(x.Pairs))
+	}
+	return t
+}
+
+// remarks are what must be read with the tables.
+func (r *Report) remarks() []string {
+	var out []string
+	if v := r.Verdict; v != nil {
+		word := map[bool]string{true: "within", false: "OVER"}
+		out = append(out, fmt.Sprintf("Limit for %s: %.1f × the floor. p50: %s, p95: %s, median of pairs: %s.",
+			r.title(v.Metric), v.Limit, word[v.P50], word[v.P95], word[v.PairMedian]))
+	}
+	for _, row := range r.Summary.Rows {
+		if row.Metric == MetricTransfer && row.US.P50 > 0 {
+			out = append(out, fmt.Sprintf("Transfer, %s: %.0f MB/s at the median.", row.Subject, float64(r.Settings.Bytes)/float64(row.US.P50)))
+		}
+	}
+	if r.Stopped != "" {
+		out = append(out, "It ended early: "+r.Stopped+".")
+	}
+	return append(out, r.failures())
+}
+
+// failures counts failed runs, and shows how the first ones failed.
+func (r *Report) failures() string {
+	var parts []string
+	for _, s := range []string{SubjectHutch, SubjectFloor} {
+		if n, ok := r.Summary.Failed[s]; ok {
+			parts = append(parts, fmt.Sprintf("%s %d", s, n))
+		}
+	}
+	text := "Failed runs: " + strings.Join(parts, ", ") + "."
+	const most = 3
+	shown := 0
+	for _, run := range r.Runs {
+		if run.Error == "" {
+			continue
+		}
+		if shown++; shown > most {
+			return text + " Others are in the raw results."
+		}
+		text += fmt.Sprintf(" Pair %d, %s: %s.", run.Pair, run.Subject, run.Error)
+	}
+	return text
+}
+
+func (r *Report) conditions() *table {
+	c, s := r.Conditions, r.Settings
+	t := &table{head: []string{"conditions", ""}}
+	add := func(name, value string) {
+		if strings.Trim(value, " ,") != "" {
+			t.add(name, value)
+		}
+	}
+	add("date", c.Date.Format("2006-01-02 15:04 MST"))
+	add("versions", strings.Join(nonEmpty("hutch "+c.Hutch, "gVisor "+c.GVisor, c.Go), ", "))
+	add("machine", strings.Join(nonEmpty(c.CPU, fmt.Sprintf("%d CPUs", c.Cores), fmt.Sprintf("%d MiB", c.MemoryMB), "Linux "+c.Kernel, "cgroup "+c.Cgroups), ", "))
+	add("load average (1, 5, 15 min)", fmt.Sprintf("before %s; after %s", c.LoadBefore, c.LoadAfter))
+	if b := s.Sandbox; b != nil {
+		q := b.Resources
+		add("sandbox", fmt.Sprintf("template %s (%s), disk tier %s, %g CPUs, %d MiB memory, %d MiB disk, %d pids",
+			s.Template, b.Image, q.DiskTier, float64(q.MilliCPU)/1000, q.MemoryMB, q.DiskMB, q.Pids))
+	}
+	add("start", c.Start)
+	add("runs", s.describe(r.Kind))
+	add("clock", c.Clock)
+	add("server", c.Server)
+	add("API", c.API)
+	add("records", strings.Join(nonEmpty(c.Records, c.RecordsFS), ", on "))
+	add("network link", c.Link)
+	add("root image", c.Image)
+	return t
+}
+
+func (s Settings) describe(kind string) string {
+	text := fmt.Sprintf("%d of each subject, after %d that are not counted", s.N, s.Warmup)
+	if s.Parallel > 1 {
+		text += fmt.Sprintf(", %d at once", s.Parallel)
+	}
+	if kind == "exec" {
+		text += fmt.Sprintf("; then %d transfers of %d bytes", s.Transfer, s.Bytes)
+	}
+	if s.Baseline {
+		text += "; subjects in turn, the order alternating from pair to pair"
+	}
+	return text
+}
+
+func nonEmpty(all ...string) []string {
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" || strings.HasSuffix(s, " ") })
+}
+
+func ms(us int64) string { return fmt.Sprintf("%.1f", float64(us)/1000) }
+
+func times(f float64) string { return fmt.Sprintf("%.2f", f) }
