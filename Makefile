@@ -33,6 +33,7 @@ base: build ## the template every sandbox starts from, into the shared cache
 	bin/hutch template build base --cache-dir $(HUTCH_CACHE_DIR)
 
 demo: build ## an agent's session, from an empty machine to the teardown
+	tools/setup demo
 	demo/run
 
 test: build base ## every test there is, under the race detector

@@ -56,9 +56,10 @@ func (a *app) newKeyCreate() *cobra.Command {
 
 func (a *app) newKeyLs() *cobra.Command {
 	return &cobra.Command{
-		Use:   "ls",
-		Short: "List API keys",
-		Args:  cobra.NoArgs,
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List API keys",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := a.client()
 			if err != nil {
@@ -95,9 +96,10 @@ func (a *app) validity(k api.Key) cell {
 
 func (a *app) newKeyRm() *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm PREFIX...",
-		Short: "Revoke API keys, named by their first eight digits",
-		Args:  cobra.MinimumNArgs(1),
+		Use:     "rm PREFIX...",
+		Aliases: []string{"revoke"},
+		Short:   "Revoke API keys, named by their first eight digits",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := a.client()
 			if err != nil {
