@@ -20,11 +20,10 @@ type admission struct {
 	mu      sync.Mutex
 	waiting int
 	alive   int
-	ends    map[hutch.SandboxID]bool // being ended by a sweep
 }
 
 func newAdmission(cfg Config, report func(int)) *admission {
-	return &admission{slots: make(chan struct{}, cfg.Creates), maxWait: cfg.Queue, most: cfg.MaxSandboxes, report: report, ends: map[hutch.SandboxID]bool{}}
+	return &admission{slots: make(chan struct{}, cfg.Creates), maxWait: cfg.Queue, most: cfg.MaxSandboxes, report: report}
 }
 
 // reserve takes a place among the living, until unreserve.
@@ -95,23 +94,6 @@ func (a *admission) ready() error {
 		return noCapacity("all %d sandboxes this server allows are taken", a.most)
 	}
 	return nil
-}
-
-// ending claims the ending of a sandbox for one sweep; false if another has it.
-func (a *admission) ending(id hutch.SandboxID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ends[id] {
-		return false
-	}
-	a.ends[id] = true
-	return true
-}
-
-func (a *admission) endingDone(id hutch.SandboxID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.ends, id)
 }
 
 // noCapacity refuses a create and says when to come back.

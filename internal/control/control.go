@@ -13,8 +13,8 @@
 // this package says that it is stored, so an answer need not wait for a disk and a
 // crash loses nothing (see execlog.go).
 //
-// Locks: each of admission, execLog and activity has its own; none is held across a
-// call to the store or a node, and no two are held at once.
+// Locks: each of admission, execLog, activity and their like has its own; none is held
+// across a call to the store or a node, and no two are held at once.
 //
 // Start with create.go, then reports.go and recover.go.
 package control
@@ -65,11 +65,12 @@ type Execer interface {
 // Recoverer finds out what is on the hosts after a restart.
 type Recoverer interface {
 	// Adopt takes a running or paused sandbox over from an earlier process. If it is
-	// gone the error is hutch.ErrSandboxGone and why says what ended it.
+	// gone the error is hutch.ErrSandboxGone and why says what ended it; Sweep is to be
+	// called once that is on record.
 	Adopt(ctx context.Context, sb hutch.Sandbox) (why hutch.SandboxEnd, err error)
-	// WatchExecs makes the node report the end of these commands, which it may not know:
-	// one that the guest does not know either is reported as lost.
-	WatchExecs(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, execs []hutch.ExecID) error
+	// WatchExecs makes the node hold the timeouts and report the ends of these commands,
+	// which it may not know: one that the guest does not know either is reported as lost.
+	WatchExecs(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, execs []hutch.Exec) error
 	// Leftovers names sandboxes of which something is left that nobody runs.
 	Leftovers(ctx context.Context) ([]hutch.SandboxID, error)
 	// Sweep removes what is left of one.
@@ -107,6 +108,10 @@ type Control struct {
 	nodes Nodes // set once by Attach, before Run
 
 	admission *admission
+	creating  claims[hutch.SandboxID] // ids of creates under way
+	swept     claims[hutch.SandboxID] // sandboxes that a sweep ends or carries on
+	owedEnds  owed[owedEnd]
+	owedTurns owed[hutch.Epoch] // pauses and resumes whose outcome is not on record
 	execs     *execLog
 	activity  *activity
 	watchers  *eventWatchers
@@ -132,7 +137,7 @@ func New(cfg Config, st store.Store, m Metrics, log *slog.Logger) *Control {
 		work: work, cancel: cancel,
 		ready: hutch.Errorf(hutch.CodeUnavailable, "starting: sandboxes of the last run are being taken over"),
 	}
-	c.execs = newExecLog(st, c.log)
+	c.execs = newExecLog(st, c.log, c.watchers.wake)
 	return c
 }
 

@@ -29,8 +29,18 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	begun := time.Now()
 	if req.ID == "" {
 		req.ID = hutch.SandboxID(id.NewSandbox())
-	} else if sb, err := c.settled(ctx, req.Project, req.ID); !errors.Is(err, hutch.ErrNotFound) {
-		return sb, err
+	}
+	release, err := c.alone(ctx, req.ID)
+	if err != nil {
+		return hutch.Sandbox{}, err
+	}
+	defer release()
+	if sb, err := c.store.Sandbox(ctx, req.ID); err == nil && sb.Project == req.Project {
+		return sb, nil
+	} else if err == nil {
+		return hutch.Sandbox{}, hutch.Errorf(hutch.CodeConflict, "sandbox %s exists elsewhere: choose another id", req.ID)
+	} else if !errors.Is(err, hutch.ErrNotFound) {
+		return hutch.Sandbox{}, fmt.Errorf("read sandbox %s: %w", req.ID, err)
 	}
 	t, err := c.store.Template(ctx, req.Template)
 	if errors.Is(err, hutch.ErrNotFound) {
@@ -57,17 +67,18 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	return c.start(ctx, sb, begun)
 }
 
-// settled returns the sandbox of an id that was asked for before, once its start has ended.
-func (c *Control) settled(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID) (hutch.Sandbox, error) {
+// alone waits until no other create for this id is under way, and keeps others out until
+// release is called. A create asked for twice then finds the record of the first.
+func (c *Control) alone(ctx context.Context, id hutch.SandboxID) (release func(), err error) {
 	for {
-		sb, err := c.load(ctx, p, sid)
-		if err != nil || sb.State != hutch.StateNew {
-			return sb, err
+		release, taken := c.creating.take(id)
+		if release != nil {
+			return release, nil
 		}
 		select {
+		case <-taken:
 		case <-ctx.Done():
-			return sb, context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
+			return nil, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left while another call was making sandbox %s", id)
 		}
 	}
 }
@@ -83,27 +94,27 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 	defer cancel()
 	var stages map[string]time.Duration
 	g, gctx := errgroup.WithContext(ctx)
-	var recorded bool
 	g.Go(func() error {
 		t := time.Now()
-		if err := c.store.CreateSandbox(gctx, sb, event(sb, "sandbox.creating", "template", sb.Template)); err != nil {
+		// Not under gctx: a start that fails is recorded too.
+		if err := c.store.CreateSandbox(ctx, sb, event(sb, "sandbox.creating", "template", sb.Template)); err != nil {
 			return fmt.Errorf("record sandbox: %w", err)
 		}
-		recorded = true
+		c.watchers.wake()
 		c.metrics.CreateStage("record", time.Since(t))
 		return nil
 	})
-	started := false
 	g.Go(func() (err error) {
 		if stages, err = c.nodes.StartSandbox(gctx, sb); err != nil {
 			return fmt.Errorf("start sandbox: %w", err)
 		}
-		started = true
 		return nil
 	})
 	if err := g.Wait(); err != nil {
 		c.log.Error("create", "sandbox", sb.ID, "op", "create", "error", err)
-		c.undoStart(ctx, sb, recorded, started)
+		if out := c.undoStart(ctx, sb); out.EndReason != "" && out.EndReason != hutch.EndStartFailed {
+			return hutch.Sandbox{}, goneError(out) // killed, or over its time, while it was started
+		}
 		return hutch.Sandbox{}, startError(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
@@ -125,11 +136,14 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", data...))
 	if errors.Is(err, hutch.ErrStale) { // ended, or killed, in the moment it started
-		return c.store.Sandbox(ctx, sb.ID)
+		if out, err = c.awaitDead(ctx, sb.Project, sb.ID); err == nil {
+			err = goneError(out)
+		}
+		return hutch.Sandbox{}, err
 	}
 	if err != nil {
-		c.undoStart(ctx, sb, true, true)
-		return hutch.Sandbox{}, fmt.Errorf("record start: %w", err)
+		c.undoStart(ctx, sb)
+		return hutch.Sandbox{}, hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox could not be recorded, and was removed: try again")
 	}
 	c.metrics.CreateStage("finish", time.Since(t))
 	c.metrics.CreateStage("total", time.Since(begun))
@@ -138,20 +152,12 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	return out, nil
 }
 
-// undoStart makes true on the host and in the records that the sandbox never ran.
-func (c *Control) undoStart(ctx context.Context, sb hutch.Sandbox, recorded, started bool) {
+// undoStart makes true on the host and in the records that the sandbox never ran, now or
+// by a sweep, and returns its record, if it has one.
+func (c *Control) undoStart(ctx context.Context, sb hutch.Sandbox) hutch.Sandbox {
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	if started {
-		if err := c.nodes.KillSandbox(ctx, sb.ID, sb.Epoch); err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
-			c.log.Error("undo create", "sandbox", sb.ID, "op", "create", "error", err)
-		}
-	}
-	if recorded {
-		c.ended(ctx, sb.ID, hutch.EndStartFailed, "it could not be started")
-		return
-	}
-	c.admission.unreserve()
+	return c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndStartFailed, "it could not be started"})
 }
 
 // startError is what a caller is told of a start that failed: typed errors as they are,

@@ -9,8 +9,11 @@ import (
 	"hutch.dev/hutch/internal/store"
 )
 
-// sandboxEnded is the type of a sandbox's last event.
-const sandboxEnded = "sandbox.ended"
+// Types of events that the code asks for.
+const (
+	sandboxEnded = "sandbox.ended" // a sandbox's last
+	execStarted  = "exec.started"  // a command's first
+)
 
 // Events returns a project's events by number, oldest first.
 func (c *Control) Events(ctx context.Context, q hutch.EventQuery) ([]hutch.Event, error) {

@@ -19,11 +19,10 @@ import (
 // command goes on.
 func (c *Control) StartExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, req hutch.ExecRequest) (x hutch.Exec, err error) {
 	defer func() { c.metrics.Operation("exec", err) }()
-	if req.ID == "" {
+	given := req.ID != ""
+	if !given {
 		req.ID = hutch.ExecID(id.NewExec())
-	} else if x, err := c.execOf(ctx, p, sid, req.ID); err == nil {
-		return x, nil
-	} else if !errors.Is(err, hutch.ErrNotFound) {
+	} else if x, err := c.execOf(ctx, p, sid, req.ID); !errors.Is(err, hutch.ErrNotFound) {
 		return x, err
 	}
 	if err := checkExec(&req.Spec); err != nil {
@@ -35,17 +34,41 @@ func (c *Control) StartExec(ctx context.Context, p hutch.ProjectID, sid hutch.Sa
 	}
 	spec := req.Spec
 	spec.StdinOpen = spec.StdinOpen || req.Stdin != nil
+	x = hutch.Exec{ID: req.ID, Sandbox: sid, Project: p, Spec: withoutValues(spec), CreatedAt: time.Now()}
+	if first, decided := c.execs.begin(x); !first {
+		select {
+		case <-decided:
+		case <-ctx.Done():
+			return hutch.Exec{}, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left while another call was starting command %s", x.ID)
+		}
+		return c.execOf(ctx, p, sid, x.ID)
+	}
+	if given { // it may have been started, have ended and been stored since it was looked for
+		if old, err := c.store.Exec(ctx, x.ID); !errors.Is(err, hutch.ErrNotFound) {
+			c.execs.abandon(x.ID)
+			if err == nil && old.Sandbox != sid {
+				return hutch.Exec{}, hutch.Errorf(hutch.CodeConflict, "command %s exists elsewhere: choose another id", x.ID)
+			}
+			return old, err
+		}
+	}
+	return c.launch(ctx, sb, x, spec, req.Stdin)
+}
+
+// launch starts a command whose place in the exec log is taken.
+func (c *Control) launch(ctx context.Context, sb hutch.Sandbox, x hutch.Exec, spec hutch.ExecSpec, stdin io.Reader) (hutch.Exec, error) {
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	pid, at, err := c.nodes.StartExec(ctx, sid, sb.Epoch, req.ID, spec)
+	pid, at, err := c.nodes.StartExec(ctx, sb.ID, sb.Epoch, x.ID, spec)
 	if err != nil {
-		return x, err
+		c.execs.abandon(x.ID)
+		return hutch.Exec{}, err
 	}
-	x = hutch.Exec{ID: req.ID, Sandbox: sid, Project: p, Spec: withoutValues(spec), PID: pid, CreatedAt: at}
-	c.activity.add(sid, +1)
-	c.execs.put(x, hutch.Event{At: at, Project: p, Sandbox: sid, Exec: x.ID, Type: "exec.started"})
-	if req.Stdin != nil {
-		c.wg.Go(func() { c.feed(sb, x.ID, req.Stdin) })
+	c.activity.add(sb.ID, +1)
+	x.CreatedAt = at
+	x = c.execs.started(x.ID, pid, at, started(x))
+	if stdin != nil {
+		c.wg.Go(func() { c.feed(sb, x.ID, stdin) })
 	}
 	return x, nil
 }
@@ -87,16 +110,17 @@ func (c *Control) running(ctx context.Context, p hutch.ProjectID, sid hutch.Sand
 
 // WaitExec returns the command once it has ended.
 func (c *Control) WaitExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID) (hutch.Exec, error) {
-	for {
+	for unknown := false; ; {
 		x, err := c.execOf(ctx, p, sid, xid)
 		if err != nil || x.Result != nil {
 			return x, err
 		}
 		ended := c.execs.ended(xid)
-		if ended == nil {
-			if ended, err = c.track(ctx, x); err != nil {
-				return x, err
-			}
+		if ended == nil && unknown {
+			return x, hutch.Errorf(hutch.CodeSandboxGone, "how command %s ended is not on record: its sandbox was lost", xid)
+		}
+		if unknown = ended == nil; unknown {
+			continue // its end was stored between the two reads
 		}
 		select {
 		case <-ended:
@@ -104,24 +128,6 @@ func (c *Control) WaitExec(ctx context.Context, p hutch.ProjectID, sid hutch.San
 			return x, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller stopped waiting; the command goes on")
 		}
 	}
-}
-
-// track takes a command that runs since before a restart into the exec log, where its end
-// is announced.
-func (c *Control) track(ctx context.Context, x hutch.Exec) (<-chan struct{}, error) {
-	c.execs.put(x)
-	// It may have ended between the read of the record and now.
-	if now, err := c.store.Exec(ctx, x.ID); err != nil {
-		return nil, fmt.Errorf("read command %s: %w", x.ID, err)
-	} else if now.Result != nil {
-		c.execs.put(now)
-	}
-	if ended := c.execs.ended(x.ID); ended != nil {
-		return ended, nil
-	}
-	done := make(chan struct{})
-	close(done)
-	return done, nil
 }
 
 // Exec returns a command, whose sandbox may have ended, until its tombstone expires.
@@ -177,14 +183,17 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	if err != nil {
 		return x, err
 	}
-	if sb.State == hutch.StateDead {
-		if x, err = c.execOf(ctx, p, sid, xid); err != nil || x.Result == nil {
-			return x, errors.Join(err, goneError(sb))
+	if sb.State != hutch.StateRunning { // of the guest nothing can be had
+		if x, err = c.execOf(ctx, p, sid, xid); err == nil && x.Result != nil {
+			return x, replay(*x.Result, o, sink)
 		}
-		return x, replay(*x.Result, o, sink)
-	}
-	if sb.State == hutch.StatePaused && !o.NoWait {
-		return x, hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is paused: resume it first", sid)
+		if err == nil && sb.State == hutch.StateDead {
+			return x, goneError(sb)
+		}
+		if err == nil {
+			err = hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is %s: resume it first", sid, sb.State)
+		}
+		return x, err
 	}
 	seen := position{stdout: o.Stdout, stderr: o.Stderr}
 	res, err := c.nodes.FollowExec(ctx, sid, sb.Epoch, xid, o, func(ev hutch.OutputEvent) error {
@@ -192,7 +201,7 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 		return sink(ev)
 	})
 	switch {
-	case errors.Is(err, hutch.ErrSandboxGone), errors.Is(err, hutch.ErrNotFound), errors.Is(err, hutch.ErrGuestUnresponsive):
+	case errors.Is(err, hutch.ErrSandboxGone), errors.Is(err, hutch.ErrNotFound):
 		// The guest is gone or has forgotten: what follows is in the record, or comes there.
 		if x, err = c.WaitExec(ctx, p, sid, xid); err != nil {
 			return x, err
@@ -249,6 +258,9 @@ func (c *Control) CancelExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	}
 	ctx, cancel := finish(ctx, finishTimeout+hutch.MaxGrace)
 	defer cancel()
+	if g < 0 && x.Spec.Grace > 0 {
+		g = x.Spec.Grace // what it asked for itself: so the node knows how long that may take
+	}
 	res, err := c.nodes.StopExec(ctx, sid, sb.Epoch, xid, g)
 	if x.Result != nil && res != nil { // it had ended: what was killed is what it had left running
 		done := *x.Result
@@ -256,10 +268,8 @@ func (c *Control) CancelExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 		x.Result = &done
 		return x, err
 	}
-	if errors.Is(err, hutch.ErrNotFound) && x.Result != nil {
-		return x, nil // ended, recorded and forgotten by the guest, with nothing left of it
-	}
-	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
+	// Not found: ended, recorded and forgotten by the guest, with nothing left of it.
+	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) && !errors.Is(err, hutch.ErrNotFound) {
 		return x, err
 	}
 	return c.WaitExec(ctx, p, sid, xid)

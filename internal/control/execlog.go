@@ -2,103 +2,262 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"sync"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/backoff"
 )
 
 // execLog writes the records of commands behind the answers. What is on its way to the
 // store is read from here, so readers see every write at once. Writes go out side by
-// side: the store makes one commit of them.
+// side: the store makes one commit of them. A write that fails is made again until it
+// succeeds; a command's result is its guest's to keep until then.
+//
+// Every command that runs has an entry here, from before its start is asked for until
+// its end is stored.
 type execLog struct {
 	store store.Execs
 	log   *slog.Logger
+	wake  func() // called when events were stored
+
+	work   context.Context // ends with close: writes that fail are given up then
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 
 	mu      sync.Mutex
 	entries map[hutch.ExecID]*execEntry
-	wg      sync.WaitGroup
 }
 
 // execEntry is a command that runs, or whose last write is not done.
 type execEntry struct {
-	rec     hutch.Exec
-	ended   chan struct{} // closed when rec has a result
-	version int           // of rec
-	stored  int           // version that the store has
-	writing bool
-	events  []hutch.Event // to store with the next write
-	idle    chan struct{} // closed when no write is under way or due; remade by put
+	rec    hutch.Exec
+	begun  chan struct{} // closed when its start is noted, or was abandoned
+	ended  chan struct{} // closed when rec has a result
+	events []hutch.Event // to store with the next write
+
+	version int  // of rec
+	stored  int  // version that the store has
+	writing bool // a goroutine writes it
+	failed  bool // the last write did
+
+	tries int           // writes made
+	tried chan struct{} // closed after each write; remade
+	again chan struct{} // asks for a failed write to be made again now
 }
 
-func newExecLog(st store.Execs, log *slog.Logger) *execLog {
-	return &execLog{store: st, log: log, entries: map[hutch.ExecID]*execEntry{}}
+// rewrite spaces the tries to write a record.
+var rewrite = backoff.Policy{Base: 50 * time.Millisecond, Cap: 2 * time.Second}
+
+func newExecLog(st store.Execs, log *slog.Logger, wake func()) *execLog {
+	work, cancel := context.WithCancel(context.Background())
+	return &execLog{store: st, log: log, wake: wake, work: work, cancel: cancel, entries: map[hutch.ExecID]*execEntry{}}
 }
 
-// put takes a record and writes it soon. A record with a result stays final.
-func (l *execLog) put(x hutch.Exec, ev ...hutch.Event) {
+func newExecEntry(x hutch.Exec) *execEntry {
+	return &execEntry{
+		rec: x, begun: make(chan struct{}), ended: make(chan struct{}),
+		tried: make(chan struct{}), again: make(chan struct{}, 1),
+	}
+}
+
+// begin takes the place of a command that is about to be started. If it has one, begin
+// returns false and a channel that is closed when that start is decided.
+func (l *execLog) begin(x hutch.Exec) (first bool, decided <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entries[x.ID]
+	if e := l.entries[x.ID]; e != nil {
+		return false, e.begun
+	}
+	e := newExecEntry(x)
+	l.entries[x.ID] = e
+	return true, e.begun
+}
+
+// started notes that a command which begin was called for runs, or has run, and writes it
+// soon. Its end waits for that.
+func (l *execLog) started(id hutch.ExecID, pid int, at time.Time, ev hutch.Event) hutch.Exec {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[id]
+	e.rec.PID, e.rec.CreatedAt = pid, at
+	close(e.begun)
+	l.changedLocked(e, ev)
+	return e.rec
+}
+
+// abandon forgets a command that could not be started.
+func (l *execLog) abandon(id hutch.ExecID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.entries[id].begun)
+	delete(l.entries, id)
+}
+
+// track takes in a command that runs, as the store has it, unless it is known.
+func (l *execLog) track(x hutch.Exec) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.enterLocked(x)
+}
+
+// adopt takes in a command that runs and of which the store knows nothing, unless it is
+// known, and writes it soon.
+func (l *execLog) adopt(x hutch.Exec, ev hutch.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.enterLocked(x); e != nil {
+		l.changedLocked(e, ev)
+	}
+}
+
+// enterLocked makes an entry of a command that has begun; nil if it has one.
+func (l *execLog) enterLocked(x hutch.Exec) *execEntry {
+	if l.entries[x.ID] != nil {
+		return nil
+	}
+	e := newExecEntry(x)
+	close(e.begun)
+	l.entries[x.ID] = e
+	return e
+}
+
+// finish gives a command its result and writes it soon. First is false if it has one
+// already, which stays. A command that is not known is hutch.ErrNotFound.
+func (l *execLog) finish(ctx context.Context, id hutch.ExecID, r hutch.ExecResult, event func(hutch.Exec) hutch.Event) (first bool, err error) {
+	l.mu.Lock()
+	e := l.entries[id]
+	l.mu.Unlock()
 	if e == nil {
-		e = &execEntry{ended: make(chan struct{}), idle: make(chan struct{})}
-		l.entries[x.ID] = e
+		return false, hutch.ErrNotFound
 	}
-	if e.rec.Result != nil {
-		return
+	select {
+	case <-e.begun:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
 	}
-	e.rec = x
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.entries[id] != e:
+		return false, hutch.ErrNotFound
+	case e.rec.Result != nil:
+		return false, nil
+	}
+	e.rec.Result = &r
+	close(e.ended)
+	l.changedLocked(e, event(e.rec))
+	return true, nil
+}
+
+// changedLocked sees to it that the newest version of e is written.
+func (l *execLog) changedLocked(e *execEntry, ev hutch.Event) {
 	e.version++
-	e.events = append(e.events, ev...)
-	if x.Result != nil {
-		close(e.ended)
-	}
+	e.events = append(e.events, ev)
 	if !e.writing {
 		e.writing = true
 		l.wg.Go(func() { l.write(e) })
 	}
 }
 
-// write stores the entry until the store has its newest version. A store that fails is
-// tried again with the next put; until then the guest keeps the result.
+// write stores the entry until the store has its newest version.
 func (l *execLog) write(e *execEntry) {
-	for {
+	for tries := 0; ; tries++ {
 		l.mu.Lock()
 		rec, v, ev := e.rec, e.version, e.events
 		e.events = nil
 		l.mu.Unlock()
-		err := l.store.PutExec(context.Background(), rec, ev...)
-		l.mu.Lock()
-		if err != nil {
-			l.log.Error("record of a command could not be stored", "exec", rec.ID, "sandbox", rec.Sandbox, "error", err)
-			e.events = append(ev, e.events...)
-		} else {
-			e.stored = v
+		if tries > 0 {
+			ev = l.unsaid(rec.ID, ev)
 		}
-		if err == nil && e.version != v {
-			l.mu.Unlock()
+		err := l.store.PutExec(context.Background(), rec, ev...)
+		if err == nil && len(ev) > 0 {
+			l.wake()
+		}
+		if err != nil && tries == 0 {
+			l.log.Error("record of a command could not be stored", "exec", rec.ID, "sandbox", rec.Sandbox, "op", "record", "error", err)
+		}
+		if l.written(e, v, ev, err) {
+			return
+		}
+		if err == nil {
+			tries = -1
 			continue
 		}
-		e.writing = false
-		close(e.idle)
-		e.idle = make(chan struct{})
-		if err == nil && rec.Result != nil {
-			delete(l.entries, rec.ID)
+		select {
+		case <-e.again:
+		case <-time.After(rewrite.Delay(tries, rand.Float64)):
+		case <-l.work.Done():
 		}
-		l.mu.Unlock()
-		return
 	}
+}
+
+// unsaid is what is left to tell after a write that failed: it may have been made all the
+// same, if the failure came after the commit. A record and its events are one write.
+func (l *execLog) unsaid(id hutch.ExecID, ev []hutch.Event) []hutch.Event {
+	old, err := l.store.Exec(context.Background(), id)
+	switch {
+	case err != nil:
+		return ev
+	case old.Result != nil:
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(ev), func(e hutch.Event) bool { return e.Type == execStarted })
+}
+
+// written notes what became of a write, and reports whether it was the last one due.
+func (l *execLog) written(e *execEntry, v int, ev []hutch.Event, err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.tries++
+	e.failed = err != nil
+	defer func() {
+		close(e.tried)
+		e.tried = make(chan struct{})
+	}()
+	if errors.Is(err, hutch.ErrNotFound) { // its sandbox's record is gone, and it with it
+		e.failed, err = false, nil
+		v = e.version
+	}
+	if err != nil {
+		e.events = append(ev, e.events...)
+		e.writing = l.work.Err() == nil
+		return !e.writing
+	}
+	e.stored = v
+	if e.version != v {
+		return false
+	}
+	e.writing = false
+	if e.rec.Result != nil {
+		delete(l.entries, e.rec.ID)
+	}
+	return true
 }
 
 // get returns a record that is not settled in the store yet.
 func (l *execLog) get(id hutch.ExecID) (hutch.Exec, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.entries[id]; e != nil {
-		return e.rec, true
+	e := l.entries[id]
+	if e == nil || !e.isBegun() { // nobody was told of it yet
+		return hutch.Exec{}, false
 	}
-	return hutch.Exec{}, false
+	return e.rec, true
+}
+
+func (e *execEntry) isBegun() bool {
+	select {
+	case <-e.begun:
+		return true
+	default:
+		return false
+	}
 }
 
 // ended returns a channel that is closed at the command's end, nil if it is not known here.
@@ -111,40 +270,64 @@ func (l *execLog) ended(id hutch.ExecID) <-chan struct{} {
 	return nil
 }
 
-// settle waits until the store has the newest version of the command, and says whether it has.
-func (l *execLog) settle(ctx context.Context, id hutch.ExecID) error {
-	for {
-		l.mu.Lock()
-		e := l.entries[id]
-		if e == nil || e.stored == e.version {
-			l.mu.Unlock()
-			return nil
-		}
-		if !e.writing {
-			l.mu.Unlock()
-			return hutch.Errorf(hutch.CodeUnavailable, "the records cannot be written")
-		}
-		idle := e.idle
-		l.mu.Unlock()
-		select {
-		case <-idle:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+// running names the commands of a sandbox that were started and have no result.
+func (l *execLog) running(sb hutch.SandboxID) []hutch.ExecID {
+	return l.of(sb, func(e *execEntry) bool { return e.isBegun() && e.rec.Result == nil })
+}
+
+// of names the commands of a sandbox that pass; the empty sandbox is every one.
+func (l *execLog) of(sb hutch.SandboxID, pass func(*execEntry) bool) (ids []hutch.ExecID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, e := range l.entries {
+		if (sb == "" || e.rec.Sandbox == sb) && pass(e) {
+			ids = append(ids, id)
 		}
 	}
+	return ids
+}
+
+// settle waits until the store has the newest version of the command. If it has not been
+// able to take it, and is not now, the error is hutch.ErrUnavailable.
+func (l *execLog) settle(ctx context.Context, id hutch.ExecID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[id]
+	if e == nil {
+		return nil
+	}
+	for before := e.tries; e.stored != e.version; {
+		if e.failed && (e.tries > before || !e.writing) {
+			return hutch.Errorf(hutch.CodeUnavailable, "the records cannot be written")
+		}
+		if !e.writing { // it is not begun yet, or there is nothing to store of it before its end
+			return nil
+		}
+		if e.failed {
+			select {
+			case e.again <- struct{}{}:
+			default:
+			}
+		}
+		tried := e.tried
+		l.mu.Unlock()
+		var err error
+		select {
+		case <-tried:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		l.mu.Lock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settleAll waits for every write under way that concerns a sandbox; empty = all.
 func (l *execLog) settleAll(ctx context.Context, sb hutch.SandboxID) error {
-	l.mu.Lock()
-	var ids []hutch.ExecID
-	for id, e := range l.entries {
-		if sb == "" || e.rec.Sandbox == sb {
-			ids = append(ids, id)
-		}
-	}
-	l.mu.Unlock()
-	for _, id := range ids {
+	for _, id := range l.of(sb, func(e *execEntry) bool { return e.stored != e.version }) {
 		if err := l.settle(ctx, id); err != nil {
 			return err
 		}
@@ -152,5 +335,9 @@ func (l *execLog) settleAll(ctx context.Context, sb hutch.SandboxID) error {
 	return nil
 }
 
-// close waits for the writes under way.
-func (l *execLog) close() { l.wg.Wait() }
+// close waits for the writes under way. What they can't store is told of again by the
+// guests after the next start.
+func (l *execLog) close() {
+	l.cancel()
+	l.wg.Wait()
+}

@@ -33,8 +33,15 @@ func (c *Control) Run(ctx context.Context) error {
 	}
 }
 
-// sweep looks at every living sandbox once.
+// sweep looks at every living sandbox once, and at what is owed.
 func (c *Control) sweep(ctx context.Context, now time.Time) {
+	owed := c.owedEnds.all()
+	for id, end := range owed {
+		c.wg.Go(func() { c.endDue(ctx, id, end) })
+	}
+	for id, e := range c.owedTurns.all() {
+		c.wg.Go(func() { c.carryOn(ctx, id, e) })
+	}
 	alive, err := c.allAlive(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -43,11 +50,12 @@ func (c *Control) sweep(ctx context.Context, now time.Time) {
 		return
 	}
 	for _, sb := range alive {
-		why, detail := c.due(sb, now)
-		if why == "" {
+		if _, ok := owed[sb.ID]; ok {
 			continue
 		}
-		c.wg.Go(func() { c.endDue(context.WithoutCancel(ctx), sb, why, detail) })
+		if why, detail := c.due(sb, now); why != "" {
+			c.wg.Go(func() { c.endDue(ctx, sb.ID, owedEnd{sb.Epoch, why, detail}) })
+		}
 	}
 }
 
@@ -64,21 +72,64 @@ func (c *Control) due(sb hutch.Sandbox, now time.Time) (hutch.SandboxEnd, string
 	return "", ""
 }
 
-// endDue ends one sandbox for a reason of ours. If the node has ended it meanwhile, the
-// node's report and this one say the same, and the first to be stored stays.
-func (c *Control) endDue(ctx context.Context, sb hutch.Sandbox, why hutch.SandboxEnd, detail string) {
-	ctx, cancel := finish(ctx, finishTimeout)
-	defer cancel()
-	if !c.admission.ending(sb.ID) {
-		return // an earlier sweep is at it
-	}
-	defer c.admission.endingDone(sb.ID)
-	err := c.nodes.KillSandbox(ctx, sb.ID, sb.Epoch)
-	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
-		c.log.Error("end", "sandbox", sb.ID, "op", "reap", "reason", string(why), "error", err)
+// endDue ends one sandbox, unless an earlier sweep is at it. If the node has ended it
+// meanwhile, the node's report and this one say the same, and the first to be stored stays.
+func (c *Control) endDue(ctx context.Context, id hutch.SandboxID, end owedEnd) {
+	release, _ := c.swept.take(id)
+	if release == nil {
 		return
 	}
-	c.ended(ctx, sb.ID, why, detail)
+	defer release()
+	ctx, cancel := finish(ctx, finishTimeout)
+	defer cancel()
+	c.makeEnd(ctx, id, end)
+}
+
+// makeEnd ends a sandbox on its host and on record. What fails is owed to the next sweep.
+// It returns the record, which is empty if there is none or it can't be had.
+func (c *Control) makeEnd(ctx context.Context, id hutch.SandboxID, end owedEnd) hutch.Sandbox {
+	err := c.nodes.KillSandbox(ctx, id, end.epoch)
+	if errors.Is(err, hutch.ErrStale) { // somebody else acts on it, and a sweep looks again
+		c.owedEnds.done(id)
+		return hutch.Sandbox{}
+	}
+	var sb hutch.Sandbox
+	if err == nil || errors.Is(err, hutch.ErrSandboxGone) {
+		sb, err = c.ended(ctx, id, end.why, end.detail)
+	}
+	switch {
+	case err == nil:
+		c.owedEnds.done(id)
+	case errors.Is(err, hutch.ErrNotFound): // of a start that did not come to be recorded
+		c.owedEnds.done(id)
+		c.admission.unreserve()
+	default:
+		c.log.Error("end", "sandbox", id, "op", "end", "reason", string(end.why), "error", err)
+		c.owedEnds.add(id, end)
+	}
+	return sb
+}
+
+// carryOn finishes a pause or a resume, begun at epoch e, whose outcome could not be
+// recorded. Until then nothing but a kill can be begun.
+func (c *Control) carryOn(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) {
+	release, _ := c.swept.take(id)
+	if release == nil {
+		return
+	}
+	defer release()
+	ctx, cancel := finish(ctx, finishTimeout)
+	defer cancel()
+	sb, err := c.store.Sandbox(ctx, id)
+	if err == nil && sb.Epoch == e && (sb.Transition == hutch.Pausing || sb.Transition == hutch.Resuming) {
+		c.owedTurns.done(id) // it comes back if it fails again
+		err = c.finishTransition(ctx, sb)
+	} else if err == nil {
+		c.owedTurns.done(id)
+	}
+	if err != nil {
+		c.log.Error("carry on", "sandbox", id, "op", "reap", "error", err)
+	}
 }
 
 func (c *Control) purge(ctx context.Context, now time.Time) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -66,6 +65,17 @@ func (c *Control) allAlive(ctx context.Context) ([]hutch.Sandbox, error) {
 
 // recoverOne takes over one sandbox, or records why it can't.
 func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
+	// Before the node can report the end of one of them: the other way round a command
+	// that has just ended would be taken for a running one.
+	running, err := c.runningExecs(ctx, sb.ID)
+	if err != nil {
+		return err
+	}
+	c.activity.touch(sb.ID)
+	for _, x := range running {
+		c.activity.add(sb.ID, +1)
+		c.execs.track(x)
+	}
 	why, err := c.nodes.Adopt(ctx, sb)
 	if errors.Is(err, hutch.ErrSandboxGone) {
 		return c.recordLost(ctx, sb, why, err)
@@ -73,43 +83,45 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("take over %s: %w", sb.ID, err)
 	}
-	if err := c.recoverExecs(ctx, sb); err != nil {
-		return err
+	err = c.nodes.WatchExecs(ctx, sb.ID, sb.Epoch, running)
+	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
+		return fmt.Errorf("watch the commands of %s: %w", sb.ID, err)
 	}
 	switch sb.Transition {
 	case hutch.Killing:
-		_, err = c.carryOutKill(ctx, sb)
-		return err
-	case hutch.Starting, hutch.Pausing, hutch.Resuming:
-		return c.recoverTransition(ctx, sb)
+		c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndKilled, ""})
+	case hutch.Starting:
+		return c.recoverStart(ctx, sb)
+	case hutch.Pausing, hutch.Resuming:
+		if err := c.finishTransition(ctx, sb); err != nil {
+			c.log.Error("finish", "sandbox", sb.ID, "op", string(sb.Transition), "error", err)
+		}
 	}
 	c.log.Info("taken over", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "recover", "state", string(sb.State))
 	return nil
 }
 
-// recoverTransition does again what an earlier process had begun: each act is harmless
-// when it has been done already.
-func (c *Control) recoverTransition(ctx context.Context, sb hutch.Sandbox) error {
-	t, to := sb.Transition, hutch.StateRunning
-	if t == hutch.Pausing {
-		to = hutch.StatePaused
+// recoverStart finishes the record of a sandbox that an earlier process was starting, if
+// its guest answers; else it removes what there is.
+func (c *Control) recoverStart(ctx context.Context, sb hutch.Sandbox) error {
+	if err := c.nodes.ResumeSandbox(ctx, sb.ID, sb.Epoch); err != nil {
+		c.log.Warn("a sandbox whose start was cut off does not answer", "sandbox", sb.ID, "op", "recover", "error", err)
+		c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndStartFailed, cutStart})
+		return nil
 	}
-	if t != hutch.Starting {
-		if err := c.act(ctx, sb, t); err != nil {
-			return fmt.Errorf("finish %s of %s: %w", t, sb.ID, err)
-		}
-	}
+	now := time.Now()
 	_, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
-		if t == hutch.Starting {
-			s.StartedAt, s.BootMode = time.Now(), "cold"
-		}
-		return s.Finish(t, sb.Epoch)
-	}, event(sb, "sandbox."+string(to), "recovered", "true"))
-	if errors.Is(err, hutch.ErrStale) {
+		s.StartedAt, s.Boot, s.BootMode = now, now.Sub(s.CreatedAt), "cold"
+		return s.Finish(hutch.Starting, sb.Epoch)
+	}, event(sb, "sandbox.started", "recovered", "true"))
+	if errors.Is(err, hutch.ErrStale) { // it ended meanwhile
 		return nil
 	}
 	return err
 }
+
+// cutStart is what is said of a start that a restart of ours cut off.
+const cutStart = "the server stopped while it was being started"
 
 // recordLost marks a sandbox that is gone dead, and with it the commands it ran.
 func (c *Control) recordLost(ctx context.Context, sb hutch.Sandbox, why hutch.SandboxEnd, cause error) error {
@@ -118,57 +130,23 @@ func (c *Control) recordLost(ctx context.Context, sb hutch.Sandbox, why hutch.Sa
 	case sb.Transition == hutch.Killing:
 		why = hutch.EndKilled
 	case sb.State == hutch.StateNew:
-		why, detail = hutch.EndStartFailed, "the server stopped while it was being started"
+		why, detail = hutch.EndStartFailed, cutStart
 	default:
 		var e *hutch.Error
 		if errors.As(cause, &e) {
 			detail = e.Message
 		}
 	}
-	running, err := c.runningExecs(ctx, sb.ID)
-	if err != nil {
+	if _, err := c.ended(ctx, sb.ID, why, detail); err != nil {
 		return err
 	}
-	now := time.Now()
-	for _, x := range running {
-		r := hutch.ExecResult{
-			End: hutch.ExecSandboxGone, ExitCode: 128 + 9, Signal: "KILL", Detail: "the sandbox ended under it",
-			StartedAt: x.CreatedAt, EndedAt: now,
-		}
-		if err := c.ExecEnded(ctx, sb.ID, x.ID, r); err != nil {
-			return err
-		}
+	// Only now may the note on how it ended go.
+	ctx, cancel := finish(ctx, finishTimeout)
+	defer cancel()
+	if err := c.nodes.Sweep(ctx, sb.ID); err != nil {
+		c.log.Error("sweep", "sandbox", sb.ID, "op", "recover", "error", err)
 	}
-	c.ended(ctx, sb.ID, why, detail)
 	return nil
-}
-
-// recoverExecs counts the commands on record that still run as use of their sandbox; the
-// node has begun to watch them and reports their ends. One on record that the guest does
-// not know is reported lost by the same watch.
-func (c *Control) recoverExecs(ctx context.Context, sb hutch.Sandbox) error {
-	running, err := c.runningExecs(ctx, sb.ID)
-	if err != nil {
-		return err
-	}
-	c.activity.touch(sb.ID)
-	for _, x := range running {
-		if c.execs.ended(x.ID) == nil {
-			c.activity.add(sb.ID, +1)
-			c.execs.put(x)
-		}
-	}
-	return c.nodes.WatchExecs(ctx, sb.ID, sb.Epoch, slices.Collect(execIDs(running)))
-}
-
-func execIDs(l []hutch.Exec) func(func(hutch.ExecID) bool) {
-	return func(yield func(hutch.ExecID) bool) {
-		for _, x := range l {
-			if !yield(x.ID) {
-				return
-			}
-		}
-	}
 }
 
 func (c *Control) runningExecs(ctx context.Context, id hutch.SandboxID) ([]hutch.Exec, error) {
@@ -184,12 +162,4 @@ func (c *Control) runningExecs(ctx context.Context, id hutch.SandboxID) ([]hutch
 		}
 		cursor = next
 	}
-}
-
-// carryOutKill does what a kill on record asks for.
-func (c *Control) carryOutKill(ctx context.Context, sb hutch.Sandbox) (hutch.Sandbox, error) {
-	if err := c.nodes.KillSandbox(ctx, sb.ID, sb.Epoch); err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
-		return sb, err
-	}
-	return c.ended(ctx, sb.ID, hutch.EndKilled, ""), nil
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -10,28 +11,38 @@ import (
 )
 
 // SandboxEnded records that a sandbox is gone for a reason of its own. It is the node's
-// way to tell; it may block for as long as a write takes.
-func (c *Control) SandboxEnded(ctx context.Context, id hutch.SandboxID, _ hutch.Epoch, why hutch.SandboxEnd, detail string) {
-	c.ended(ctx, id, why, detail)
+// way to tell; it may block for as long as a write takes. What can't be recorded now is
+// recorded by a sweep.
+func (c *Control) SandboxEnded(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, why hutch.SandboxEnd, detail string) {
+	_, err := c.ended(ctx, id, why, detail)
+	if errors.Is(err, hutch.ErrNotFound) {
+		return // it has not come to be recorded, which is for its create to deal with
+	}
+	if err != nil {
+		c.log.Error("record end", "sandbox", id, "op", "end", "reason", string(why), "error", err)
+		c.owedEnds.add(id, owedEnd{e, why, detail})
+	}
 }
 
 // ended makes the record say that the sandbox is dead, and returns it. The first reason
 // that is recorded stays. Whatever the record's epoch: the machine is gone.
-func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.SandboxEnd, detail string) hutch.Sandbox {
+func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.SandboxEnd, detail string) (hutch.Sandbox, error) {
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
 	// What its commands left must be on record before the sandbox is said to be dead.
-	if err := c.execs.settleAll(ctx, id); err != nil {
-		c.log.Error("records of commands are not settled", "sandbox", id, "op", "end", "error", err)
+	if err := c.endExecs(ctx, id); err != nil {
+		return hutch.Sandbox{}, err
 	}
 	for {
 		sb, err := c.store.Sandbox(ctx, id)
 		if err != nil {
-			c.log.Error("record end", "sandbox", id, "op", "end", "error", err)
-			return sb
+			return sb, fmt.Errorf("read sandbox %s: %w", id, err)
 		}
 		if sb.State == hutch.StateDead {
-			return sb
+			return sb, nil
+		}
+		if sb.Transition == hutch.Killing && why == hutch.EndStartFailed {
+			why, detail = hutch.EndKilled, "" // which is why it did not start
 		}
 		now := time.Now()
 		out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error {
@@ -44,49 +55,106 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 			continue
 		}
 		if err != nil {
-			c.log.Error("record end", "sandbox", id, "op", "end", "error", err)
-			return sb
+			return sb, fmt.Errorf("record the end of %s: %w", id, err)
 		}
 		c.activity.forget(id)
 		c.admission.unreserve()
 		c.metrics.SandboxEnded(why)
 		c.log.Info("dead", "sandbox", id, "epoch", out.Epoch, "op", "end", "reason", string(why))
-		return out
+		return out, nil
 	}
+}
+
+// endExecs gives every command of a sandbox that is gone its end on record. The node has
+// reported those it watched; this is for those it did not come to watch.
+func (c *Control) endExecs(ctx context.Context, id hutch.SandboxID) error {
+	running, err := c.runningExecs(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, x := range running {
+		c.execs.track(x)
+	}
+	for _, x := range c.execs.running(id) {
+		r := hutch.ExecResult{
+			End: hutch.ExecSandboxGone, ExitCode: 128 + 9, Signal: "KILL", Detail: "the sandbox ended under it",
+			EndedAt: time.Now(),
+		}
+		if err := c.ExecEnded(ctx, id, x, r); err != nil && !errors.Is(err, hutch.ErrNotFound) {
+			return err
+		}
+	}
+	return c.execs.settleAll(ctx, id)
 }
 
 // ExecEnded records how a command ended, and returns once that is durable.
 func (c *Control) ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.ExecID, r hutch.ExecResult) error {
-	rec, ok := c.execs.get(x)
-	if !ok {
-		var err error
-		if rec, err = c.store.Exec(ctx, x); errors.Is(err, hutch.ErrNotFound) {
-			// Its start was not written when an earlier process died; the guest has kept it.
-			sb, serr := c.store.Sandbox(ctx, id)
-			if serr != nil {
-				return serr
-			}
-			rec = hutch.Exec{ID: x, Sandbox: id, Project: sb.Project, CreatedAt: r.StartedAt}
-		} else if err != nil {
-			return err
+	ended := func(rec hutch.Exec) hutch.Event {
+		return hutch.Event{
+			At: r.EndedAt, Project: rec.Project, Sandbox: id, Exec: x, Type: "exec.ended",
+			Data: map[string]string{"end": string(r.End), "exit_code": strconv.Itoa(r.ExitCode)},
 		}
 	}
-	if rec.Result != nil {
-		return nil
+	if r.StartedAt.IsZero() {
+		if rec, ok := c.execs.get(x); ok {
+			r.StartedAt = rec.CreatedAt
+		}
 	}
-	rec.Result = &r
-	c.metrics.ExecEnded(r.End, r.EndedAt.Sub(r.StartedAt))
-	c.activity.add(id, -1)
-	ev := hutch.Event{
-		At: r.EndedAt, Project: rec.Project, Sandbox: id, Exec: x, Type: "exec.ended",
-		Data: map[string]string{"end": string(r.End), "exit_code": strconv.Itoa(r.ExitCode)},
+	first, err := c.execs.finish(ctx, x, r, ended)
+	if errors.Is(err, hutch.ErrNotFound) {
+		var known bool
+		if known, err = c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, CreatedAt: r.StartedAt}); err != nil || known {
+			return err
+		}
+		first, err = c.execs.finish(ctx, x, r, ended)
 	}
-	c.execs.put(rec, ev)
-	if err := c.execs.settle(ctx, x); err != nil {
+	if err != nil {
 		return err
 	}
-	c.watchers.wake()
-	return nil
+	if first {
+		c.metrics.ExecEnded(r.End, r.EndedAt.Sub(r.StartedAt))
+		c.activity.add(id, -1)
+	}
+	return c.execs.settle(ctx, x)
+}
+
+// ExecFound takes a command that a sandbox which was taken over knows onto record, if
+// an earlier process died before it could.
+func (c *Control) ExecFound(ctx context.Context, id hutch.SandboxID, x hutch.ExecID, pid int, at time.Time) error {
+	if c.execs.ended(x) != nil {
+		return nil
+	}
+	_, err := c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, PID: pid, CreatedAt: at})
+	return err
+}
+
+// recallExec takes a command that the exec log does not know into it, unless its end is
+// on record already. If it is not on record at all, x is what is known of it: of a
+// command, the guest alone knows no more.
+func (c *Control) recallExec(ctx context.Context, x hutch.Exec) (ended bool, err error) {
+	rec, err := c.store.Exec(ctx, x.ID)
+	switch {
+	case err == nil && rec.Result != nil:
+		return true, nil
+	case err == nil:
+		c.execs.track(rec)
+	case errors.Is(err, hutch.ErrNotFound):
+		sb, err := c.store.Sandbox(ctx, x.Sandbox)
+		if err != nil {
+			return false, fmt.Errorf("read sandbox %s: %w", x.Sandbox, err)
+		}
+		x.Project = sb.Project
+		c.execs.adopt(x, started(x))
+	default:
+		return false, fmt.Errorf("read command %s: %w", x.ID, err)
+	}
+	c.activity.add(x.Sandbox, +1)
+	return false, nil
+}
+
+// started is the event of a command's start.
+func started(x hutch.Exec) hutch.Event {
+	return hutch.Event{At: x.CreatedAt, Project: x.Project, Sandbox: x.Sandbox, Exec: x.ID, Type: execStarted}
 }
 
 // event makes an event of a sandbox from pairs of keys and values.

@@ -77,15 +77,17 @@ func (c *Control) ExtendSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 	if err != nil {
 		return sb, err
 	}
-	now := time.Now()
-	at := now.Add(ttl)
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
+	at := time.Now().Add(ttl)
 	// The row first: a node that has a later end than the row would keep a sandbox that
 	// the control plane ends; the other way round the node would end it too early.
-	out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error {
-		if s.State == hutch.StateDead {
+	out, err := c.mutate(ctx, sb, func(s *hutch.Sandbox) error {
+		switch s.State {
+		case hutch.StateDead:
 			return goneError(*s)
+		case hutch.StateNew:
+			return hutch.Errorf(hutch.CodeConflict, "sandbox %s is starting: try again when that has ended", id)
 		}
 		s.TTL, s.ExpiresAt = ttl, at
 		return nil
@@ -94,7 +96,23 @@ func (c *Control) ExtendSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 		return out, err
 	}
 	c.activity.touch(id)
-	return out, c.nodes.SetDeadline(ctx, id, out.Epoch, at)
+	return c.passDeadline(ctx, out)
+}
+
+// passDeadline gives a node the deadline on record. Of two that come at once the node may
+// hear in the wrong order: who is last makes it right.
+func (c *Control) passDeadline(ctx context.Context, sb hutch.Sandbox) (hutch.Sandbox, error) {
+	for {
+		err := c.nodes.SetDeadline(ctx, sb.ID, sb.Epoch, sb.ExpiresAt)
+		if err != nil && !errors.Is(err, hutch.ErrStale) {
+			return sb, err
+		}
+		now, rerr := c.alive(ctx, sb.Project, sb.ID)
+		if rerr != nil || (err == nil && now.ExpiresAt.Equal(sb.ExpiresAt)) {
+			return sb, rerr
+		}
+		sb = now
+	}
 }
 
 // PauseSandbox freezes a sandbox in memory. Pausing one that is paused changes nothing.
@@ -107,36 +125,86 @@ func (c *Control) ResumeSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 	return c.change(ctx, p, id, hutch.Resuming, hutch.StateRunning)
 }
 
+// errAlready says that a sandbox is what it was asked to become.
+var errAlready = errors.New("it is that already")
+
 // change carries a sandbox through transition t, to which state to is the end.
 func (c *Control) change(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition, to hutch.State) (sb hutch.Sandbox, err error) {
 	defer func() { c.metrics.Operation(string(t), err) }()
 	if sb, err = c.alive(ctx, p, id); err != nil {
 		return sb, err
 	}
-	if sb.State == to && sb.Transition == "" {
-		c.activity.touch(id)
-		return sb, nil
-	}
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	if sb, err = c.begin(ctx, sb, t); err != nil {
+	var already hutch.Sandbox
+	sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error {
+		if s.State == to && s.Transition == "" {
+			already = *s
+			return errAlready
+		}
+		if s.Transition != "" && s.State != hutch.StateDead {
+			return hutch.Errorf(hutch.CodeConflict, "sandbox %s is %s: try again when that has ended", id, s.Transition)
+		}
+		return s.Begin(t)
+	})
+	if errors.Is(err, errAlready) {
+		c.activity.touch(id)
+		return already, nil
+	}
+	if err != nil {
 		return sb, err
 	}
 	if err := c.act(ctx, sb, t); err != nil {
-		_, uerr := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error { return s.Abandon(t, sb.Epoch) },
-			event(sb, "sandbox."+string(t)+"_failed"))
-		if uerr != nil && !errors.Is(uerr, hutch.ErrStale) {
-			c.log.Error("record", "sandbox", id, "op", string(t), "error", uerr)
-		}
+		c.abandon(ctx, sb, t)
 		return sb, err
 	}
-	out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error { return s.Finish(t, sb.Epoch) },
-		event(sb, "sandbox."+string(to)))
+	out, err := c.finished(ctx, sb, t)
 	if err == nil {
 		c.activity.touch(id)
 		c.log.Info(string(to), "sandbox", id, "epoch", sb.Epoch, "op", string(t))
 	}
 	return out, err
+}
+
+// finished records that transition t of sb has been made. One that was overtaken by the
+// sandbox's end is hutch.ErrSandboxGone.
+func (c *Control) finished(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) (hutch.Sandbox, error) {
+	to := hutch.StateRunning
+	if t == hutch.Pausing {
+		to = hutch.StatePaused
+	}
+	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error { return s.Finish(t, sb.Epoch) },
+		event(sb, "sandbox."+string(to)))
+	if errors.Is(err, hutch.ErrStale) {
+		return out, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s was ended while it was %s", sb.ID, t)
+	}
+	if err != nil {
+		c.owedTurns.add(sb.ID, sb.Epoch)
+	}
+	return out, err
+}
+
+// abandon records that transition t of sb failed and left it as it was. If that can't be
+// recorded a sweep tries the transition again.
+func (c *Control) abandon(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) {
+	_, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error { return s.Abandon(t, sb.Epoch) },
+		event(sb, "sandbox."+string(t)+"_failed"))
+	if err != nil && !errors.Is(err, hutch.ErrStale) {
+		c.log.Error("record", "sandbox", sb.ID, "op", string(t), "error", err)
+		c.owedTurns.add(sb.ID, sb.Epoch)
+	}
+}
+
+// finishTransition makes a pause or a resume that is on record as under way, again or at
+// last: the act is harmless when it has been done already.
+func (c *Control) finishTransition(ctx context.Context, sb hutch.Sandbox) error {
+	t := sb.Transition
+	if err := c.act(ctx, sb, t); err != nil {
+		c.abandon(ctx, sb, t)
+		return err
+	}
+	_, err := c.finished(ctx, sb, t)
+	return err
 }
 
 func (c *Control) act(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) error {
@@ -158,7 +226,7 @@ func (c *Control) KillSandbox(ctx context.Context, p hutch.ProjectID, id hutch.S
 	}
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	if sb, err = c.begin(ctx, sb, hutch.Killing); err != nil {
+	if sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error { return s.Begin(hutch.Killing) }); err != nil {
 		if errors.Is(err, hutch.ErrConflict) {
 			return c.awaitDead(ctx, p, id)
 		}
@@ -167,7 +235,7 @@ func (c *Control) KillSandbox(ctx context.Context, p hutch.ProjectID, id hutch.S
 	if err := c.nodes.KillSandbox(ctx, id, sb.Epoch); err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
 		return sb, err // Killing stays in the record: the sweep carries it on
 	}
-	return c.ended(ctx, id, hutch.EndKilled, ""), nil
+	return c.ended(ctx, id, hutch.EndKilled, "")
 }
 
 // awaitDead waits for a kill that another caller began.
@@ -179,21 +247,20 @@ func (c *Control) awaitDead(ctx context.Context, p hutch.ProjectID, id hutch.San
 		}
 		select {
 		case <-ctx.Done():
-			return sb, context.Cause(ctx)
+			return sb, hutch.Wrap(hutch.CodeUnavailable, context.Cause(ctx), "sandbox %s is still being ended: look again later", id)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// begin records that transition t is under way, under a new epoch.
-func (c *Control) begin(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) (hutch.Sandbox, error) {
+// mutate is update, again if somebody else changed the record since it was read: whether
+// fn is possible now is for the newest record to say.
+func (c *Control) mutate(ctx context.Context, sb hutch.Sandbox, fn func(*hutch.Sandbox) error, ev ...hutch.Event) (hutch.Sandbox, error) {
 	for {
-		out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error { return s.Begin(t) })
+		out, err := c.update(ctx, sb.ID, sb.Epoch, fn, ev...)
 		if !errors.Is(err, hutch.ErrStale) {
 			return out, err
 		}
-		// Somebody else changed it since it was read: whether t is possible now is for
-		// the newest record to say.
 		if sb, err = c.store.Sandbox(ctx, sb.ID); err != nil {
 			return sb, fmt.Errorf("read sandbox %s: %w", sb.ID, err)
 		}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -211,10 +212,20 @@ func (n *Node) Processes(ctx context.Context, id hutch.SandboxID, e hutch.Epoch)
 	return l.Processes, b.whyGone(err)
 }
 
+// deathRattle is how long a machine that has died may show as a guest that does not
+// answer: its stream breaks first, then its process is seen to have exited and is cleared.
+const deathRattle = 200 * time.Millisecond
+
 // whyGone makes of a failed call to a guest that has ended the error that says so.
 func (b *box) whyGone(err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, hutch.ErrGuestUnresponsive) {
+		select {
+		case <-b.gone:
+		case <-time.After(deathRattle):
+		}
 	}
 	select {
 	case <-b.gone:

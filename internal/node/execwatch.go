@@ -123,6 +123,9 @@ func (n *Node) adoptExecs(b *box) {
 		return
 	}
 	for _, st := range l.Execs {
+		if err := n.reports.ExecFound(ctx, b.id, st.ID, st.PID, time.Unix(0, st.StartedAt)); err != nil {
+			n.log.Error("a command that was found is not on record before its end", "sandbox", b.id, "exec", st.ID, "op", "adopt", "error", err)
+		}
 		st.Result = nil // those in a list are without output: the stream has the whole
 		n.watchExec(b, st, b.oomKillCount())
 	}

@@ -63,6 +63,9 @@ type Egress interface {
 type Reports interface {
 	// SandboxEnded says a sandbox is gone, and everything of it is off this host.
 	SandboxEnded(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, why hutch.SandboxEnd, detail string)
+	// ExecFound says that a sandbox which was taken over knows a command, which ran or ended
+	// there: its start may not have come to be recorded.
+	ExecFound(ctx context.Context, id hutch.SandboxID, x hutch.ExecID, pid int, at time.Time) error
 	// ExecEnded says how a command ended. When it returns nil the guest forgets the
 	// command; until then it is told again after a restart.
 	ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.ExecID, r hutch.ExecResult) error

@@ -13,6 +13,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestlink"
 	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/x/pidfd"
 )
 
 // mode is what a machine settled in.
@@ -77,34 +78,35 @@ func newMachine(h *Host, spec runtime.Spec) (m *machine, handles runtime.Handles
 	if err != nil {
 		return nil, handles, err
 	}
-	pidfd, err := m.spawn()
+	proc, err := m.spawn()
 	if err != nil {
 		return nil, handles, fmt.Errorf("start the sandbox's process: %w", err)
 	}
-	handles.Procs = []*os.File{pidfd}
+	handles.Procs = []*os.File{proc}
 	return m, handles, nil
 }
 
 // spawn starts the machine's process, and what buries it. The process is a cat whose
 // input ends with us: whatever happens to a test, it leaves none behind.
-func (m *machine) spawn() (pidfd *os.File, err error) {
+func (m *machine) spawn() (_ *os.File, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = r.Close() }()
-	fd := -1
 	cmd := exec.CommandContext(context.Background(), "cat") // its life is the machine's, no caller's
 	cmd.Stdin = r
-	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd}
 	if err := cmd.Start(); err != nil {
 		_ = w.Close()
 		return nil, err
 	}
-	if fd < 0 {
+	// A pidfd of its own, not the one that os.Process waits on: whoever waits on this one
+	// makes it non-blocking, and then a wait on any duplicate of it fails.
+	f, err := pidfd.Open(cmd.Process.Pid)
+	if err != nil {
 		_ = w.Close()
 		_ = cmd.Wait()
-		return nil, fmt.Errorf("pidfd: %w", syscall.ENOSYS)
+		return nil, err
 	}
 	m.stdin, m.proc = w, cmd.Process
 	m.host.wait.Go(func() {
@@ -112,7 +114,7 @@ func (m *machine) spawn() (pidfd *os.File, err error) {
 		_ = w.Close()
 		m.bury()
 	})
-	return os.NewFile(uintptr(fd), "pidfd"), nil
+	return f, nil
 }
 
 // exit ends the machine's process. What follows from that is bury's.

@@ -38,15 +38,25 @@ func (r *Runtime) Crash() {
 // Name implements runtime.Runtime.
 func (r *Runtime) Name() string { return "fake" }
 
-// enter is the beginning of every call.
+// enter is the beginning of every call. One that a crash finds waiting comes to nothing.
 func (r *Runtime) enter(ctx context.Context, op Op) error {
+	if err := r.alive(); err != nil {
+		return err
+	}
+	err := r.host.enter(ctx, op)
+	if dead := r.alive(); dead != nil {
+		return dead
+	}
+	return err
+}
+
+func (r *Runtime) alive() error {
 	r.mu.Lock()
-	crashed := r.crashed
-	r.mu.Unlock()
-	if crashed {
+	defer r.mu.Unlock()
+	if r.crashed {
 		return hutch.Errorf(hutch.CodeInternal, "this runtime's process has crashed")
 	}
-	return r.host.enter(ctx, op)
+	return nil
 }
 
 // Create implements runtime.Runtime.

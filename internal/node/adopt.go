@@ -1,0 +1,122 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/runtime"
+)
+
+// Adopt takes over a sandbox that an earlier process of this node ran. It returns
+// hutch.ErrSandboxGone, after removing what was left of its machine, if it is not there any
+// more; why is then what the keeper saw, which Sweep makes it forget.
+func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxEnd, err error) {
+	kept, err := n.keeper.Get(ctx, rec.ID)
+	if err != nil {
+		if errors.Is(err, hutch.ErrNotFound) {
+			return hutch.EndLost, n.gone(ctx, rec.ID, "its handles are lost")
+		}
+		return "", fmt.Errorf("fetch handles of %s: %w", rec.ID, err)
+	}
+	switch {
+	case !kept.Killed.IsZero():
+		closeHandles(kept.Handles)
+		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
+	case !kept.Exited.IsZero():
+		closeHandles(kept.Handles)
+		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
+	}
+	ctx, c, err := n.reserve(ctx, rec)
+	if err != nil {
+		closeHandles(kept.Handles)
+		return "", err
+	}
+	defer n.release(c)
+	spec, err := n.spec(rec)
+	if err != nil {
+		// Its image is mounted already: that its name is not known any more costs it nothing.
+		n.log.Warn("the root image of a running sandbox is not found", "sandbox", rec.ID, "op", "adopt", "error", err)
+		spec = n.specOf(rec, "")
+	}
+	sb, err := n.rt.Adopt(ctx, spec, kept.Handles)
+	if errors.Is(err, hutch.ErrSandboxGone) {
+		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
+	}
+	if err != nil { // it may well live: what failed is ours
+		return "", fmt.Errorf("adopt %s: %w", rec.ID, err)
+	}
+	return "", n.takeOver(ctx, newBox(rec, sb))
+}
+
+// takeOver takes an adopted sandbox into service.
+func (n *Node) takeOver(ctx context.Context, b *box) error {
+	h := b.sb.Handles()
+	if err := n.egress.Attach(ctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
+		_ = b.guest.Close()
+		return fmt.Errorf("attach link of %s: %w", b.id, err)
+	}
+	// The record may have a later deadline and epoch than the process before came to tell.
+	n.tellEpoch(ctx, b)
+	n.hold(b)
+	n.wg.Go(func() { n.adoptExecs(b) })
+	return nil
+}
+
+// gone removes what is left of a sandbox's machine and says that it is gone. The keeper's
+// note on how it ended stays until Sweep: if this process dies before that is on record, the
+// next one still finds it.
+func (n *Node) gone(ctx context.Context, id hutch.SandboxID, detail string) error {
+	if err := n.rt.Sweep(ctx, id); err != nil {
+		return fmt.Errorf("sweep %s: %w", id, err)
+	}
+	if err := n.egress.Detach(ctx, id); err != nil {
+		return fmt.Errorf("detach link of %s: %w", id, err)
+	}
+	return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is gone: %s", id, detail)
+}
+
+// Sweep removes whatever is left on this host of a sandbox the node does not run.
+func (n *Node) Sweep(ctx context.Context, id hutch.SandboxID) error {
+	if err := n.rt.Sweep(ctx, id); err != nil {
+		return fmt.Errorf("sweep %s: %w", id, err)
+	}
+	return n.forget(ctx, id)
+}
+
+// forget makes the gateway and the keeper drop what they hold of a sandbox.
+func (n *Node) forget(ctx context.Context, id hutch.SandboxID) error {
+	if err := n.egress.Detach(ctx, id); err != nil {
+		return fmt.Errorf("detach link of %s: %w", id, err)
+	}
+	if err := n.keeper.Delete(ctx, id); err != nil {
+		return fmt.Errorf("drop handles of %s: %w", id, err)
+	}
+	return nil
+}
+
+// Leftovers names sandboxes of which something is on this host that the node does not run.
+func (n *Node) Leftovers(ctx context.Context) ([]hutch.SandboxID, error) {
+	all, err := n.rt.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list machines: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var left []hutch.SandboxID
+	for _, id := range all {
+		if n.boxes[id] == nil && n.comes[id] == nil {
+			left = append(left, id)
+		}
+	}
+	return left, nil
+}
+
+func closeHandles(h runtime.Handles) {
+	for _, f := range append(h.Procs, h.Guest, h.Link) {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}

@@ -1,0 +1,307 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/keeper"
+	"hutch.dev/hutch/internal/node"
+	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/store"
+)
+
+// errInjected is what a fault makes of a call.
+var errInjected = errors.New("injected")
+
+// errCrashed is what the ports of a server that was killed answer: nothing of it
+// reaches the world any more.
+var errCrashed = errors.New("this server's process is dead")
+
+// faults makes calls through a port fail, before or after they were made, or wait.
+type faults struct {
+	mu    sync.Mutex
+	dead  bool
+	rules map[string]*rule
+	calls map[string]int
+}
+
+// rule is what is to happen to the next calls of an operation.
+type rule struct {
+	skip  int  // so many calls go through first
+	times int  // then so many fail; negative = all
+	after bool // once they were made
+	gate  chan struct{}
+	seen  chan struct{} // closed when a call waits at the gate
+}
+
+func newFaults() *faults { return &faults{rules: map[string]*rule{}, calls: map[string]int{}} }
+
+// fail makes the next calls of op fail before they are made; negative = all, 0 = heal.
+func (f *faults) fail(op string, times int) { f.set(op, &rule{times: times}) }
+
+// failNth makes the n-th call of op from now on fail; n counts from 1.
+func (f *faults) failNth(op string, n int) { f.set(op, &rule{skip: n - 1, times: 1}) }
+
+// failAfter makes the next calls of op fail though they were made.
+func (f *faults) failAfter(op string, times int) { f.set(op, &rule{times: times, after: true}) }
+
+// block makes calls of op wait until release. The channel is closed once one does.
+func (f *faults) block(op string) (reached <-chan struct{}, release func()) {
+	r := &rule{gate: make(chan struct{}), seen: make(chan struct{})}
+	f.set(op, r)
+	return r.seen, sync.OnceFunc(func() {
+		f.set(op, nil)
+		close(r.gate)
+	})
+}
+
+func (f *faults) set(op string, r *rule) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rules[op] = r
+}
+
+// kill makes every call fail from now on.
+func (f *faults) kill() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead = true
+}
+
+func (f *faults) count(op string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[op]
+}
+
+// do makes the call fn of op, or lets it fail.
+func (f *faults) do(op string, fn func() error) error {
+	f.mu.Lock()
+	f.calls[op]++
+	r := f.rules[op]
+	if r != nil && r.gate != nil {
+		select {
+		case <-r.seen:
+		default:
+			close(r.seen)
+		}
+		f.mu.Unlock()
+		<-r.gate
+		f.mu.Lock()
+	}
+	hit := f.hitLocked(op)
+	dead, after := f.dead, r != nil && r.after
+	f.mu.Unlock()
+	switch {
+	case dead:
+		return errCrashed
+	case hit && !after:
+		return errInjected
+	}
+	err := fn()
+	if err == nil && hit {
+		return errInjected
+	}
+	return err
+}
+
+func (f *faults) hitLocked(op string) bool {
+	r := f.rules[op]
+	switch {
+	case r == nil || r.times == 0:
+		return false
+	case r.skip > 0:
+		r.skip--
+		return false
+	case r.times > 0:
+		r.times--
+	}
+	return true
+}
+
+// faultyStore is a store in which calls fail on request.
+type faultyStore struct {
+	store.Store
+	*faults
+}
+
+func (s faultyStore) CreateSandbox(ctx context.Context, sb hutch.Sandbox, ev ...hutch.Event) error {
+	return s.do("CreateSandbox", func() error { return s.Store.CreateSandbox(ctx, sb, ev...) })
+}
+
+func (s faultyStore) Sandbox(ctx context.Context, id hutch.SandboxID) (sb hutch.Sandbox, err error) {
+	err = s.do("Sandbox", func() (err error) { sb, err = s.Store.Sandbox(ctx, id); return err })
+	return sb, err
+}
+
+func (s faultyStore) UpdateSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, fn func(*hutch.Sandbox) error, ev ...hutch.Event) (sb hutch.Sandbox, err error) {
+	err = s.do("UpdateSandbox", func() (err error) { sb, err = s.Store.UpdateSandbox(ctx, id, e, fn, ev...); return err })
+	return sb, err
+}
+
+func (s faultyStore) PutExec(ctx context.Context, x hutch.Exec, ev ...hutch.Event) error {
+	op := "PutExec"
+	if x.Result != nil {
+		op = "PutResult"
+	}
+	return s.do(op, func() error { return s.Store.PutExec(ctx, x, ev...) })
+}
+
+func (s faultyStore) ExecsOf(ctx context.Context, id hutch.SandboxID, running bool, p store.Page) (l []hutch.Exec, next string, err error) {
+	err = s.do("ExecsOf", func() (err error) { l, next, err = s.Store.ExecsOf(ctx, id, running, p); return err })
+	return l, next, err
+}
+
+func (s faultyStore) Template(ctx context.Context, name string) (t hutch.Template, err error) {
+	err = s.do("Template", func() (err error) { t, err = s.Store.Template(ctx, name); return err })
+	return t, err
+}
+
+// keeperPort is the real keeper as the node wants it, as in cmd/hutch.
+type keeperPort struct {
+	c *keeper.Client
+	*faults
+}
+
+func (k keeperPort) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error {
+	return k.do("Put", func() error { return k.c.Put(ctx, id, e, h, deadline) })
+}
+
+func (k keeperPort) SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error {
+	return k.do("SetDeadline", func() error { return k.c.SetDeadline(ctx, id, e, deadline) })
+}
+
+func (k keeperPort) Get(ctx context.Context, id hutch.SandboxID) (kept node.Kept, err error) {
+	err = k.do("Get", func() error {
+		got, err := k.c.Get(ctx, id)
+		kept = node.Kept{Handles: got.Handles, Killed: got.KilledAt, Exited: got.ExitedAt}
+		return err
+	})
+	return kept, err
+}
+
+func (k keeperPort) Delete(ctx context.Context, id hutch.SandboxID) error {
+	return k.do("Delete", func() error { return k.c.Delete(ctx, id) })
+}
+
+// gateway is an egress gateway that serves nobody. It really holds the links, as the real
+// one does, and outlives the server.
+type gateway struct {
+	mu    sync.Mutex
+	links map[hutch.SandboxID]int // duplicates of descriptors
+}
+
+func (g *gateway) attached() []hutch.SandboxID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Sorted(maps.Keys(g.links))
+}
+
+func (g *gateway) attach(id hutch.SandboxID, f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	fd, derr := -1, error(nil)
+	if err := raw.Control(func(p uintptr) { fd, derr = syscall.Dup(int(p)) }); err != nil {
+		return err
+	}
+	if derr != nil {
+		return derr
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if old, ok := g.links[id]; ok {
+		_ = syscall.Close(old)
+	}
+	g.links[id] = fd
+	return nil
+}
+
+func (g *gateway) detach(id hutch.SandboxID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if fd, ok := g.links[id]; ok {
+		_ = syscall.Close(fd)
+		delete(g.links, id)
+	}
+}
+
+// egressPort is one server's connection to the gateway.
+type egressPort struct {
+	g *gateway
+	*faults
+}
+
+func (p egressPort) Attach(_ context.Context, id hutch.SandboxID, _ hutch.Epoch, _ runtime.LinkKind, f *os.File) error {
+	return p.do("Attach", func() error { return p.g.attach(id, f) })
+}
+
+func (p egressPort) Detach(_ context.Context, id hutch.SandboxID) error {
+	return p.do("Detach", func() error { p.g.detach(id); return nil })
+}
+
+// tally counts what control reports as metrics, over all servers of a world.
+type tally struct {
+	mu        sync.Mutex
+	sandboxes map[hutch.SandboxEnd]int
+	execs     map[hutch.ExecEnd]int
+	queue     int
+}
+
+func newTally() *tally {
+	return &tally{sandboxes: map[hutch.SandboxEnd]int{}, execs: map[hutch.ExecEnd]int{}}
+}
+
+func (*tally) CreateStage(string, time.Duration) {}
+func (*tally) Operation(string, error)           {}
+
+func (m *tally) ExecEnded(end hutch.ExecEnd, _ time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.execs[end]++
+}
+
+func (m *tally) SandboxEnded(why hutch.SandboxEnd) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sandboxes[why]++
+}
+
+func (m *tally) QueueLength(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.queue = n
+}
+
+func (m *tally) queued() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.queue
+}
+
+// wantEnds checks how many sandboxes ended, for which reasons.
+func (m *tally) wantEnds(t testing.TB, want map[hutch.SandboxEnd]int) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !maps.Equal(m.sandboxes, want) {
+		t.Errorf("ends counted: %v, want %v", m.sandboxes, want)
+	}
+}
+
+func closeHandles(h runtime.Handles) {
+	for _, f := range append(h.Procs, h.Guest, h.Link) {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}

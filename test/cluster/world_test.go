@@ -1,0 +1,559 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/control"
+	"hutch.dev/hutch/internal/keeper"
+	"hutch.dev/hutch/internal/node"
+	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/runtime/fake"
+	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/store/sqlite"
+	"hutch.dev/hutch/internal/x/id"
+)
+
+const (
+	project = hutch.DefaultProject
+	// limit is how long anything may take: long enough for a busy machine under the race
+	// detector, and never waited for by a test that passes.
+	limit = 20 * time.Second
+)
+
+// world is one machine. Its host, keeper, gateway and database outlive the server.
+type world struct {
+	t       *testing.T
+	log     *logBuffer
+	host    *fake.Host
+	db      *sqlite.Store
+	egress  *gateway
+	tally   *tally
+	keepers string // directory of the keeper
+	watch   *keeper.Client
+
+	control control.Config
+	node    node.Config
+	*server
+}
+
+// server is one run of the server on a world.
+type server struct {
+	rt     *fake.Runtime
+	store  faultyStore
+	keeper keeperPort
+	links  egressPort
+	c      *control.Control
+	n      *node.Node
+	stop   context.CancelFunc
+	runs   sync.WaitGroup
+}
+
+// newWorld makes a machine with a server on it that is ready. When the test ends nothing
+// may be left of it, not a goroutine.
+func newWorld(t *testing.T, tune ...func(*world)) *world {
+	t.Helper()
+	before := goruntime.NumGoroutine()
+	t.Cleanup(func() { noGoroutines(t, before) })
+	w := &world{
+		t: t, log: &logBuffer{}, host: fake.NewHost(),
+		egress: &gateway{links: map[hutch.SandboxID]int{}}, tally: newTally(), keepers: t.TempDir(),
+		control: control.Config{SweepInterval: 20 * time.Millisecond, Creates: 8, Queue: 64},
+		node: node.Config{
+			Guest: "/guest", ImagePath: func(digest string) (string, error) { return "/images/" + digest, nil },
+			StartTimeout: limit, CallTimeout: 5 * time.Second, StopSlack: 100 * time.Millisecond, Silence: 5 * time.Second,
+		},
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("server log:\n%s", w.log)
+		}
+	})
+	for _, f := range tune {
+		f(w)
+	}
+	t.Cleanup(w.host.Close)
+	w.startKeeper()
+	var err error
+	if w.db, err = sqlite.Open(w.ctx(), filepath.Join(t.TempDir(), "hutch.db")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.db.Close() })
+	tpl := hutch.Template{Name: "base", BuildID: "build-1", Image: "sha256:1", CreatedAt: time.Now()}
+	if err := w.db.PutTemplate(w.ctx(), tpl); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	t.Cleanup(func() { w.kill() })
+	return w
+}
+
+// ctx ends with the test, or with its patience.
+func (w *world) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	w.t.Cleanup(cancel)
+	return ctx
+}
+
+// startKeeper serves a real keeper, as its process does.
+func (w *world) startKeeper() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- keeper.Serve(ctx, keeper.Config{Dir: w.keepers, Build: "test", Log: w.logger()}) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("keeper: %v", err)
+		}
+	})
+	w.watch = w.dialKeeper()
+	w.t.Cleanup(w.watch.Close)
+}
+
+func (w *world) dialKeeper() *keeper.Client {
+	w.t.Helper()
+	var c *keeper.Client
+	eventually(w.t, "the keeper answers", func() (err error) {
+		c, err = keeper.Dial(w.ctx(), w.keepers)
+		return err
+	})
+	return c
+}
+
+// begin starts a server that has not recovered yet.
+func (w *world) begin() {
+	w.t.Helper()
+	s := &server{rt: fake.New(w.host)}
+	w.server = s
+	s.store = faultyStore{w.db, newFaults()}
+	s.keeper = keeperPort{w.dialKeeper(), newFaults()}
+	if err := s.keeper.c.Attach(w.ctx()); err != nil {
+		w.t.Fatal(err)
+	}
+	s.links = egressPort{w.egress, newFaults()}
+	s.c = control.New(w.control, s.store, w.tally, w.logger())
+	cfg := w.node
+	cfg.Log = w.logger()
+	s.n = node.New(cfg, s.rt, s.keeper, s.links, s.c)
+	s.c.Attach(s.n)
+}
+
+// start starts a server and returns once it is ready.
+func (w *world) start() {
+	w.t.Helper()
+	w.begin()
+	if err := w.c.Recover(w.ctx()); err != nil {
+		w.t.Fatalf("recover: %v", err)
+	}
+	w.run()
+}
+
+// run lets a server do what it does by itself.
+func (w *world) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := w.server
+	s.stop = cancel
+	s.runs.Go(func() { _ = s.n.Run(ctx) })
+	s.runs.Go(func() { _ = s.c.Run(ctx) })
+}
+
+// kill is kill -9 of the server: from one moment on nothing of it reaches the database,
+// the keeper, the gateway or a sandbox, whatever it was doing.
+func (w *world) kill() {
+	if s := w.server; s != nil {
+		w.cut()
+		w.bury(s)
+	}
+}
+
+// cut is the moment of the kill.
+func (w *world) cut() {
+	s := w.server
+	w.server = nil
+	for _, f := range []*faults{s.store.faults, s.keeper.faults, s.links.faults} {
+		f.kill()
+	}
+	s.rt.Crash()
+	s.keeper.c.Close()
+	if s.stop != nil {
+		s.stop()
+	}
+}
+
+// bury is not part of the story: it ends the goroutines of a process that is gone.
+func (w *world) bury(s *server) {
+	s.runs.Wait()
+	s.n.Close()
+	s.c.Close()
+}
+
+func (w *world) restart() {
+	w.t.Helper()
+	w.kill()
+	w.start()
+}
+
+func (w *world) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// logBuffer keeps the log for when the test fails.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newID() hutch.SandboxID { return hutch.SandboxID(id.NewSandbox()) }
+
+func newExecID() hutch.ExecID { return hutch.ExecID(id.NewExec()) }
+
+func specOf(id hutch.SandboxID) runtime.Spec {
+	return runtime.Spec{
+		ID: id, Image: "/image", Guest: "/guest", Hostname: "orphan",
+		Resources: hutch.Resources{MilliCPU: 1000, MemoryMB: 64, DiskMB: 64, DiskTier: hutch.TierDisk, Pids: 64},
+	}
+}
+
+func request() hutch.CreateSandbox {
+	return hutch.CreateSandbox{Project: project, Template: "base"}
+}
+
+// create makes a sandbox.
+func (w *world) create(tune ...func(*hutch.CreateSandbox)) hutch.Sandbox {
+	w.t.Helper()
+	req := request()
+	for _, f := range tune {
+		f(&req)
+	}
+	sb, err := w.c.CreateSandbox(w.ctx(), req)
+	if err != nil {
+		w.t.Fatalf("create: %v", err)
+	}
+	return sb
+}
+
+// exec starts a command.
+func (w *world) exec(sb hutch.Sandbox, cmd string, tune ...func(*hutch.ExecRequest)) hutch.Exec {
+	w.t.Helper()
+	req := hutch.ExecRequest{Spec: hutch.ExecSpec{Cmd: cmd}}
+	for _, f := range tune {
+		f(&req)
+	}
+	x, err := w.c.StartExec(w.ctx(), project, sb.ID, req)
+	if err != nil {
+		w.t.Fatalf("exec %q: %v", cmd, err)
+	}
+	return x
+}
+
+// wait returns a command once it has ended.
+func (w *world) wait(x hutch.Exec) hutch.Exec {
+	w.t.Helper()
+	x, err := w.c.WaitExec(w.ctx(), project, x.Sandbox, x.ID)
+	if err != nil {
+		w.t.Fatalf("wait for %s: %v", x.ID, err)
+	}
+	return x
+}
+
+// wantEnd waits for a command and checks its end and output.
+func (w *world) wantEnd(x hutch.Exec, end hutch.ExecEnd, code int, stdout string) hutch.Exec {
+	w.t.Helper()
+	x = w.wait(x)
+	if r := x.Result; r.End != end || r.ExitCode != code || string(r.Stdout.Head) != stdout {
+		w.t.Errorf("%q ended %s with %d and %.60q, want %s with %d and %.60q", x.Spec.Cmd, r.End, r.ExitCode, r.Stdout.Head, end, code, stdout)
+	}
+	return x
+}
+
+// sees waits until a command has written want to stdout.
+func (w *world) sees(x hutch.Exec, want string) {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprintf("%s wrote %q", x.ID, want), func() error {
+		got := ""
+		_, err := w.c.FollowExec(w.ctx(), project, x.Sandbox, x.ID, hutch.FollowOptions{NoWait: true}, collect(&got))
+		if err == nil && !strings.Contains(got, want) {
+			err = fmt.Errorf("it wrote %q so far", got)
+		}
+		return err
+	})
+}
+
+// collect is a sink that adds what comes on stdout to s.
+func collect(s *string) func(hutch.OutputEvent) error {
+	return func(ev hutch.OutputEvent) error {
+		if ev.Stream == hutch.Stdout {
+			*s += string(ev.Data)
+		}
+		return nil
+	}
+}
+
+// guest returns the guest of a sandbox as soon as there is one.
+func (w *world) guest(id hutch.SandboxID) *fake.Guest {
+	w.t.Helper()
+	var g *fake.Guest
+	eventually(w.t, "there is a guest", func() error {
+		if g = w.host.Guest(id); g == nil {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	return g
+}
+
+// record is a sandbox as the database has it.
+func (w *world) record(id hutch.SandboxID) hutch.Sandbox {
+	w.t.Helper()
+	sb, err := w.db.Sandbox(w.ctx(), id)
+	if err != nil {
+		w.t.Fatalf("record of %s: %v", id, err)
+	}
+	return sb
+}
+
+// wantDead waits until the record says that a sandbox has ended, and checks why.
+func (w *world) wantDead(id hutch.SandboxID, why hutch.SandboxEnd) hutch.Sandbox {
+	w.t.Helper()
+	var sb hutch.Sandbox
+	eventually(w.t, fmt.Sprintf("%s is dead", id), func() error {
+		if sb = w.record(id); sb.State != hutch.StateDead {
+			return fmt.Errorf("it is %s %s", sb.State, sb.Transition)
+		}
+		return nil
+	})
+	if sb.EndReason != why {
+		w.t.Errorf("%s ended as %s (%s), want %s", id, sb.EndReason, sb.EndDetail, why)
+	}
+	return sb
+}
+
+// wantAgreement waits until records, host, keeper and gateway hold the same sandboxes, and
+// checks what must hold of every record.
+func (w *world) wantAgreement() {
+	w.t.Helper()
+	eventually(w.t, "records, host, keeper and gateway agree", func() error {
+		var alive []hutch.SandboxID
+		for _, sb := range w.records() {
+			if sb.State != hutch.StateDead {
+				alive = append(alive, sb.ID)
+			}
+		}
+		slices.Sort(alive)
+		host, err := fake.New(w.host).List(w.ctx())
+		if err != nil {
+			return err
+		}
+		infos, err := w.watch.List(w.ctx())
+		if err != nil {
+			return err
+		}
+		var kept []hutch.SandboxID
+		for _, i := range infos {
+			kept = append(kept, i.Name)
+		}
+		if links := w.egress.attached(); !slices.Equal(alive, host) || !slices.Equal(alive, kept) || !slices.Equal(alive, links) {
+			return fmt.Errorf("records %v, host %v, keeper %v, gateway %v", alive, host, kept, links)
+		}
+		return nil
+	})
+	for _, sb := range w.records() {
+		w.checkRecord(sb)
+	}
+}
+
+// records lists every sandbox on record.
+func (w *world) records() []hutch.Sandbox {
+	w.t.Helper()
+	var all []hutch.Sandbox
+	for cursor := ""; ; {
+		l, next, err := w.db.Sandboxes(w.ctx(), store.SandboxFilter{}, store.Page{Cursor: cursor})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, l...)
+		if next == "" {
+			return all
+		}
+		cursor = next
+	}
+}
+
+// checkRecord checks what must hold of a record whatever happened: its events are in a
+// legal order, and the dead have no secrets and no commands without an end.
+func (w *world) checkRecord(sb hutch.Sandbox) {
+	w.t.Helper()
+	evs := w.events(sb.ID)
+	if err := legal(evs); err != nil {
+		w.t.Errorf("events of %s: %v\n%s", sb.ID, err, show(evs))
+	}
+	if sb.State != hutch.StateDead {
+		return
+	}
+	if sb.EndReason == "" || sb.EndedAt.IsZero() || sb.Transition != "" || len(sb.Env) > 0 {
+		w.t.Errorf("the record of a dead sandbox: %+v", sb)
+	}
+	l, _, err := w.db.ExecsOf(w.ctx(), sb.ID, true, store.Page{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, x := range l {
+		w.t.Errorf("command %s (%q) has no end, and its sandbox %s has one (%s)", x.ID, x.Spec.Cmd, sb.ID, sb.EndReason)
+	}
+}
+
+// events are all events of a sandbox on record.
+func (w *world) events(id hutch.SandboxID) []hutch.Event {
+	w.t.Helper()
+	var all []hutch.Event
+	for {
+		f := store.EventFilter{Sandbox: id}
+		if len(all) > 0 {
+			f.After = all[len(all)-1].Seq
+		}
+		l, err := w.db.Events(w.ctx(), f)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if len(l) == 0 {
+			return all
+		}
+		all = append(all, l...)
+	}
+}
+
+// legal checks a sandbox's events against the table of transitions.
+func legal(evs []hutch.Event) error {
+	next := map[string][]string{
+		"":        {"sandbox.creating"},
+		"new":     {"sandbox.started", "sandbox.ended"},
+		"running": {"sandbox.paused", "sandbox.pausing_failed", "sandbox.extended", "sandbox.ended"},
+		"paused":  {"sandbox.running", "sandbox.resuming_failed", "sandbox.extended", "sandbox.ended"},
+		"dead":    nil,
+	}
+	to := map[string]string{
+		"sandbox.creating": "new", "sandbox.started": "running", "sandbox.paused": "paused",
+		"sandbox.running": "running", "sandbox.ended": "dead",
+	}
+	state := ""
+	execs := map[hutch.ExecID]string{}
+	for _, ev := range evs {
+		if ev.Exec != "" {
+			was := execs[ev.Exec]
+			if state == "" || state == "dead" || state == "new" {
+				return fmt.Errorf("%s of %s while the sandbox was %q", ev.Type, ev.Exec, state)
+			}
+			if want := map[string]string{"": "exec.started", "exec.started": "exec.ended"}[was]; ev.Type != want {
+				return fmt.Errorf("%s of %s after %q", ev.Type, ev.Exec, was)
+			}
+			execs[ev.Exec] = ev.Type
+			continue
+		}
+		if !slices.Contains(next[state], ev.Type) {
+			return fmt.Errorf("%s while it was %q", ev.Type, state)
+		}
+		if s, ok := to[ev.Type]; ok {
+			state = s
+		}
+	}
+	return nil
+}
+
+func show(evs []hutch.Event) string {
+	var b strings.Builder
+	for _, ev := range evs {
+		fmt.Fprintf(&b, "  %d %s %s %v\n", ev.Seq, ev.Type, ev.Exec, ev.Data)
+	}
+	return b.String()
+}
+
+// wantError checks an error's code.
+func wantError(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+}
+
+// eventually polls until f is content.
+func eventually(t testing.TB, what string, f func() error) {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("%s: not in %s: %v", what, limit, err)
+		}
+	}
+}
+
+// within waits for a channel.
+func within[T any](t testing.TB, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(limit):
+		t.Fatalf("%s: not in %s", what, limit)
+		panic("unreachable")
+	}
+}
+
+// noGoroutines waits until no more of them run than before.
+func noGoroutines(t testing.TB, before int) {
+	if t.Failed() {
+		return // what failed may well have left some
+	}
+	deadline := time.Now().Add(limit)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for goruntime.NumGoroutine() > before {
+		if <-tick.C; time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Errorf("%d goroutines are left, %d were there before:\n%s", goruntime.NumGoroutine(), before, buf[:goruntime.Stack(buf, true)])
+			return
+		}
+	}
+}
+
+func TestMain(m *testing.M) {
+	// The first use of os/signal, which the keeper makes, leaves a goroutine for good.
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGUSR2)
+	signal.Stop(ch)
+	os.Exit(m.Run())
+}
