@@ -91,6 +91,19 @@ func (l *execLog) started(id hutch.ExecID, pid int, at time.Time, ev hutch.Event
 	return e.rec
 }
 
+// resume is started for a command that an earlier process started: x is what the store
+// has of it, or, with the event of its start, what it is to have.
+func (l *execLog) resume(x hutch.Exec, ev ...hutch.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[x.ID]
+	e.rec = x
+	close(e.begun)
+	if len(ev) > 0 {
+		l.changedLocked(e, ev...)
+	}
+}
+
 // abandon forgets a command that could not be started.
 func (l *execLog) abandon(id hutch.ExecID) {
 	l.mu.Lock()
@@ -99,32 +112,11 @@ func (l *execLog) abandon(id hutch.ExecID) {
 	delete(l.entries, id)
 }
 
-// track takes in a command that runs, as the store has it, unless it is known.
+// track takes in a command that runs, as the store has it. Nobody else may know of it yet.
 func (l *execLog) track(x hutch.Exec) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.enterLocked(x)
-}
-
-// adopt takes in a command that runs and of which the store knows nothing, unless it is
-// known, and writes it soon.
-func (l *execLog) adopt(x hutch.Exec, ev hutch.Event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e := l.enterLocked(x); e != nil {
-		l.changedLocked(e, ev)
+	if first, _ := l.begin(x); first {
+		l.resume(x)
 	}
-}
-
-// enterLocked makes an entry of a command that has begun; nil if it has one.
-func (l *execLog) enterLocked(x hutch.Exec) *execEntry {
-	if l.entries[x.ID] != nil {
-		return nil
-	}
-	e := newExecEntry(x)
-	close(e.begun)
-	l.entries[x.ID] = e
-	return e
 }
 
 // finish gives a command its result and writes it soon. First is false if it has one
@@ -156,9 +148,9 @@ func (l *execLog) finish(ctx context.Context, id hutch.ExecID, r hutch.ExecResul
 }
 
 // changedLocked sees to it that the newest version of e is written.
-func (l *execLog) changedLocked(e *execEntry, ev hutch.Event) {
+func (l *execLog) changedLocked(e *execEntry, ev ...hutch.Event) {
 	e.version++
-	e.events = append(e.events, ev)
+	e.events = append(e.events, ev...)
 	if !e.writing {
 		e.writing = true
 		l.wg.Go(func() { l.write(e) })

@@ -83,6 +83,12 @@ func newTestLog(m *memExecs) (*execLog, *int) {
 	}), woken
 }
 
+// adopt takes in a command of which the store knows nothing.
+func adopt(l *execLog) {
+	l.begin(testExec)
+	l.resume(testExec, startEvent())
+}
+
 func startEvent() hutch.Event { return hutch.Event{Type: execStarted} }
 
 func endEvent(hutch.Exec) hutch.Event { return hutch.Event{Type: "exec.ended"} }
@@ -245,7 +251,7 @@ func TestExecLogTriesAgain(t *testing.T) {
 				m.set(errDisk, late)
 				l, _ := newTestLog(m)
 				defer l.close()
-				l.adopt(testExec, startEvent())
+				adopt(l)
 				if err := l.settle(t.Context(), "e1"); !errors.Is(err, hutch.ErrUnavailable) {
 					t.Errorf("settle while writes fail: %v", err)
 				}
@@ -282,7 +288,7 @@ func TestExecLogTriesAgainByItself(t *testing.T) {
 		m.set(errDisk, false)
 		l, _ := newTestLog(m)
 		defer l.close()
-		l.adopt(testExec, startEvent())
+		adopt(l)
 		synctest.Wait()
 		m.set(nil, false)
 		for range 3 * 40 { // the clock moves when everybody waits
@@ -311,7 +317,7 @@ func TestExecLogGivesUpOnWhatHasNoSandbox(t *testing.T) {
 		m.set(hutch.ErrNotFound, false)
 		l, _ := newTestLog(m)
 		defer l.close()
-		l.adopt(testExec, startEvent())
+		adopt(l)
 		if _, err := l.finish(t.Context(), "e1", hutch.ExecResult{}, endEvent); err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +336,7 @@ func TestExecLogCloses(t *testing.T) {
 		m := newMemExecs()
 		m.set(errDisk, false)
 		l, _ := newTestLog(m)
-		l.adopt(testExec, startEvent())
+		adopt(l)
 		synctest.Wait()
 		l.close() // returns, though the write still fails
 		if err := l.settle(t.Context(), "e1"); !errors.Is(err, hutch.ErrUnavailable) {
@@ -341,7 +347,7 @@ func TestExecLogCloses(t *testing.T) {
 		m2 := newMemExecs()
 		m2.stall = make(chan struct{})
 		l2, _ := newTestLog(m2)
-		l2.adopt(testExec, startEvent())
+		adopt(l2)
 		if err := l2.settle(ctx, "e1"); !errors.Is(err, context.Canceled) {
 			t.Errorf("settle, and the caller leaves: %v", err)
 		}

@@ -72,10 +72,11 @@ func (c *Control) endExecs(ctx context.Context, id hutch.SandboxID) error {
 	if err != nil {
 		return err
 	}
+	ids := c.execs.running(id)
 	for _, x := range running {
-		c.execs.track(x)
+		ids = append(ids, x.ID)
 	}
-	for _, x := range c.execs.running(id) {
+	for _, x := range ids {
 		r := hutch.ExecResult{
 			End: hutch.ExecSandboxGone, ExitCode: 128 + 9, Signal: "KILL", Detail: "the sandbox ended under it",
 			EndedAt: time.Now(),
@@ -101,10 +102,10 @@ func (c *Control) ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 		}
 	}
 	first, err := c.execs.finish(ctx, x, r, ended)
-	if errors.Is(err, hutch.ErrNotFound) {
-		var known bool
-		if known, err = c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, CreatedAt: r.StartedAt}); err != nil || known {
-			return err
+	for errors.Is(err, hutch.ErrNotFound) {
+		known, rerr := c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, CreatedAt: r.StartedAt})
+		if rerr != nil || known {
+			return rerr
 		}
 		first, err = c.execs.finish(ctx, x, r, ended)
 	}
@@ -132,21 +133,35 @@ func (c *Control) ExecFound(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 // on record already. If it is not on record at all, x is what is known of it: of a
 // command, the guest alone knows no more.
 func (c *Control) recallExec(ctx context.Context, x hutch.Exec) (ended bool, err error) {
+	// The place first, then the look at the record: the other way round its end could be
+	// stored in between, and be overwritten.
+	first, decided := c.execs.begin(x)
+	if !first {
+		select {
+		case <-decided:
+			return false, nil
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
 	rec, err := c.store.Exec(ctx, x.ID)
 	switch {
-	case err == nil && rec.Result != nil:
-		return true, nil
-	case err == nil:
-		c.execs.track(rec)
+	case err == nil && rec.Result == nil:
+		c.execs.resume(rec)
 	case errors.Is(err, hutch.ErrNotFound):
-		sb, err := c.store.Sandbox(ctx, x.Sandbox)
-		if err != nil {
+		var sb hutch.Sandbox
+		if sb, err = c.store.Sandbox(ctx, x.Sandbox); err != nil {
+			c.execs.abandon(x.ID)
 			return false, fmt.Errorf("read sandbox %s: %w", x.Sandbox, err)
 		}
 		x.Project = sb.Project
-		c.execs.adopt(x, started(x))
+		c.execs.resume(x, started(x))
 	default:
-		return false, fmt.Errorf("read command %s: %w", x.ID, err)
+		c.execs.abandon(x.ID)
+		if err != nil {
+			err = fmt.Errorf("read command %s: %w", x.ID, err)
+		}
+		return err == nil, err
 	}
 	c.activity.add(x.Sandbox, +1)
 	return false, nil

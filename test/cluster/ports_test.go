@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -288,14 +289,31 @@ func (m *tally) queued() int {
 	return m.queue
 }
 
-// wantEnds checks how many sandboxes ended, for which reasons.
+// wantEnds checks how many sandboxes ended, for which reasons. They are counted a moment
+// after they are on record.
 func (m *tally) wantEnds(t testing.TB, want map[hutch.SandboxEnd]int) {
 	t.Helper()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !maps.Equal(m.sandboxes, want) {
-		t.Errorf("ends counted: %v, want %v", m.sandboxes, want)
-	}
+	eventually(t, "the ends are counted", func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !maps.Equal(m.sandboxes, want) {
+			return fmt.Errorf("%v, want %v", m.sandboxes, want)
+		}
+		return nil
+	})
+}
+
+// wantExecs checks how many commands ended so.
+func (m *tally) wantExecs(t testing.TB, end hutch.ExecEnd, want int) {
+	t.Helper()
+	eventually(t, "the ends of commands are counted", func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if n := m.execs[end]; n != want {
+			return fmt.Errorf("%d ended by %s, want %d", n, end, want)
+		}
+		return nil
+	})
 }
 
 func closeHandles(h runtime.Handles) {

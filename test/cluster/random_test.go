@@ -48,8 +48,17 @@ func TestRandomOperations(t *testing.T) {
 		weight int
 		do     func()
 	}{
-		{4, m.opCreate}, {10, m.opExec}, {5, m.opCancel}, {4, m.opPause}, {5, m.opResume},
-		{2, m.opKill}, {1, m.opCrash}, {2, m.opRestart}, {3, m.opExtend}, {3, m.opShort}, {2, m.opFault},
+		{4, m.opCreate},
+		{10, m.opExec},
+		{5, m.opCancel},
+		{4, m.opPause},
+		{5, m.opResume},
+		{2, m.opKill},
+		{1, m.opCrash},
+		{2, m.opRestart},
+		{3, m.opExtend},
+		{3, m.opShort},
+		{2, m.opFault},
 	}
 	sum := 0
 	for _, o := range ops {

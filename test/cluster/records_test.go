@@ -43,9 +43,7 @@ func TestRecordsFailForAWhile(t *testing.T) {
 		return nil
 	})
 	w.wantAgreement()
-	if n := w.tally.execs[hutch.ExecExit]; n != 1 {
-		t.Errorf("its end was counted %d times", n)
-	}
+	w.tally.wantExecs(t, hutch.ExecExit, 1)
 }
 
 // guestKeeps says whether the guest still knows a command.

@@ -41,9 +41,7 @@ func TestRestartTakesOver(t *testing.T) {
 		}
 	}
 	w.wantEnd(w.exec(running, "echo new"), hutch.ExecExit, 0, "new\n")
-	if n := w.tally.execs[hutch.ExecExit]; n != 3 {
-		t.Errorf("%d ends were counted of 3", n)
-	}
+	w.tally.wantExecs(t, hutch.ExecExit, 3)
 	if _, err := w.c.KillSandbox(w.ctx(), project, running.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -68,12 +66,6 @@ func TestRestartRecordsWhatEndedMeanwhile(t *testing.T) {
 			}
 			w.store.fail("PutResult", -1)
 			w.kill()
-			eventually(t, "it ends", func() error {
-				if g := w.host.Guest(sb.ID); g == nil {
-					return errInjected
-				}
-				return nil
-			})
 			w.start()
 			eventually(t, "its end is on record", func() error {
 				rec, err := w.db.Exec(w.ctx(), x.ID)
@@ -96,9 +88,7 @@ func TestRestartRecordsWhatEndedMeanwhile(t *testing.T) {
 			w.wantAgreement()
 			w.restart() // and it is told of once
 			w.wantAgreement()
-			if n := w.tally.execs[hutch.ExecExit]; n != 1 {
-				t.Errorf("its end was counted %d times", n)
-			}
+			w.tally.wantExecs(t, hutch.ExecExit, 1)
 		})
 	}
 }
@@ -147,8 +137,10 @@ func TestRestartDuringStart(t *testing.T) {
 		}, "start_failed"},
 		"handles not kept":  {func(w *world) (<-chan struct{}, func()) { return w.keeper.block("Put") }, "start_failed"},
 		"nothing on record": {func(w *world) (<-chan struct{}, func()) { return w.store.block("CreateSandbox") }, ""},
-		"start not on record": {func(w *world) (<-chan struct{}, func()) { return w.store.block("UpdateSandbox") },
-			"running"},
+		"start not on record": {
+			func(w *world) (<-chan struct{}, func()) { return w.store.block("UpdateSandbox") },
+			"running",
+		},
 	}
 	for name, s := range steps {
 		t.Run(name, func(t *testing.T) {
