@@ -262,17 +262,24 @@ func (l *execLog) ended(id hutch.ExecID) <-chan struct{} {
 	return nil
 }
 
-// running names the commands of a sandbox that were started and have no result.
-func (l *execLog) running(sb hutch.SandboxID) []hutch.ExecID {
-	return l.of(sb, func(e *execEntry) bool { return e.isBegun() && e.rec.Result == nil })
+// running returns the commands of a sandbox that were started and have no result.
+func (l *execLog) running(sb hutch.SandboxID) (all []hutch.Exec) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if e.rec.Sandbox == sb && e.isBegun() && e.rec.Result == nil {
+			all = append(all, e.rec)
+		}
+	}
+	return all
 }
 
-// of names the commands of a sandbox that pass; the empty sandbox is every one.
-func (l *execLog) of(sb hutch.SandboxID, pass func(*execEntry) bool) (ids []hutch.ExecID) {
+// unsettled names the commands of a sandbox, empty = all, of which a write is due.
+func (l *execLog) unsettled(sb hutch.SandboxID) (ids []hutch.ExecID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, e := range l.entries {
-		if (sb == "" || e.rec.Sandbox == sb) && pass(e) {
+		if (sb == "" || e.rec.Sandbox == sb) && e.stored != e.version {
 			ids = append(ids, id)
 		}
 	}
@@ -319,7 +326,7 @@ func (l *execLog) settle(ctx context.Context, id hutch.ExecID) error {
 
 // settleAll waits for every write under way that concerns a sandbox; empty = all.
 func (l *execLog) settleAll(ctx context.Context, sb hutch.SandboxID) error {
-	for _, id := range l.of(sb, func(e *execEntry) bool { return e.stored != e.version }) {
+	for _, id := range l.unsettled(sb) {
 		if err := l.settle(ctx, id); err != nil {
 			return err
 		}

@@ -72,16 +72,12 @@ func (c *Control) endExecs(ctx context.Context, id hutch.SandboxID) error {
 	if err != nil {
 		return err
 	}
-	ids := c.execs.running(id)
-	for _, x := range running {
-		ids = append(ids, x.ID)
-	}
-	for _, x := range ids {
+	for _, x := range append(running, c.execs.running(id)...) {
 		r := hutch.ExecResult{
 			End: hutch.ExecSandboxGone, ExitCode: 128 + 9, Signal: "KILL", Detail: "the sandbox ended under it",
-			EndedAt: time.Now(),
+			StartedAt: x.CreatedAt, EndedAt: time.Now(),
 		}
-		if err := c.ExecEnded(ctx, id, x, r); err != nil && !errors.Is(err, hutch.ErrNotFound) {
+		if err := c.ExecEnded(ctx, id, x.ID, r); err != nil && !errors.Is(err, hutch.ErrNotFound) {
 			return err
 		}
 	}
@@ -94,11 +90,6 @@ func (c *Control) ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 		return hutch.Event{
 			At: r.EndedAt, Project: rec.Project, Sandbox: id, Exec: x, Type: "exec.ended",
 			Data: map[string]string{"end": string(r.End), "exit_code": strconv.Itoa(r.ExitCode)},
-		}
-	}
-	if r.StartedAt.IsZero() {
-		if rec, ok := c.execs.get(x); ok {
-			r.StartedAt = rec.CreatedAt
 		}
 	}
 	first, err := c.execs.finish(ctx, x, r, ended)

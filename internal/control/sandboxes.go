@@ -88,6 +88,7 @@ func (c *Control) ExtendSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 			return goneError(*s)
 		case hutch.StateNew:
 			return hutch.Errorf(hutch.CodeConflict, "sandbox %s is starting: try again when that has ended", id)
+		default:
 		}
 		s.TTL, s.ExpiresAt = ttl, at
 		return nil
@@ -213,8 +214,9 @@ func (c *Control) act(ctx context.Context, sb hutch.Sandbox, t hutch.Transition)
 		return c.nodes.PauseSandbox(ctx, sb.ID, sb.Epoch)
 	case hutch.Resuming:
 		return c.nodes.ResumeSandbox(ctx, sb.ID, sb.Epoch)
+	default:
+		return hutch.Errorf(hutch.CodeInternal, "no act for %s", t)
 	}
-	return hutch.Errorf(hutch.CodeInternal, "no act for %s", t)
 }
 
 // KillSandbox ends a sandbox for good and returns once no process of it is left. Killing

@@ -76,15 +76,16 @@ func (b *box) currentEpoch() hutch.Epoch {
 }
 
 // sayHello tells the guest who it is and what time it is.
-func (b *box) sayHello(ctx context.Context) (guestapi.HelloReply, error) {
+func (b *box) sayHello(ctx context.Context) error {
 	h := b.hello
 	h.Epoch = b.currentEpoch()
 	h.Seed = make([]byte, 64)
 	if _, err := rand.Read(h.Seed); err != nil {
-		return guestapi.HelloReply{}, err
+		return err
 	}
 	h.Time = time.Now().UnixNano()
-	return b.guest.Hello(ctx, h)
+	_, err := b.guest.Hello(ctx, h)
+	return err
 }
 
 // ask makes a call to the guest, after a new hello if the guest does not know itself:
@@ -94,7 +95,7 @@ func (b *box) ask(ctx context.Context, f func(context.Context) error) error {
 	if !notIdentified(err) {
 		return err
 	}
-	if _, err := b.sayHello(ctx); err != nil {
+	if err := b.sayHello(ctx); err != nil {
 		return err
 	}
 	return f(ctx)

@@ -80,7 +80,7 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if err != nil {
 		return nil, b.whyGone(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for {
 		fr, err := n.next(ctx, b, f)
 		if err != nil {
@@ -137,8 +137,9 @@ func outputEvent(fr guestapi.Frame) (hutch.OutputEvent, error) {
 			return hutch.OutputEvent{}, hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox's agent sent a malformed gap")
 		}
 		return hutch.OutputEvent{Stream: g.Stream, Offset: g.From, GapTo: g.To}, nil
+	default:
+		return hutch.OutputEvent{}, hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox's agent sent an unexpected frame")
 	}
-	return hutch.OutputEvent{}, hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox's agent sent an unexpected frame")
 }
 
 // WriteStdin gives a command a part of its stdin and returns how much it has in all.

@@ -216,7 +216,7 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 	if err != nil {
 		return guestapi.ExecStatus{}, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for {
 		fr, err := f.Next(ctx)
 		if err != nil {
@@ -229,6 +229,7 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 			w.keep(&w.stdout, fr)
 		case guestapi.FrameStderr:
 			w.keep(&w.stderr, fr)
+		default: // what lies past the head is in the result
 		}
 	}
 }

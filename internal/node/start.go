@@ -61,7 +61,7 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox) (*box, map[string]t
 		return nil, nil, err
 	}
 	lap("start")
-	if _, err := b.sayHello(ctx); err != nil {
+	if err := b.sayHello(ctx); err != nil {
 		return nil, nil, fmt.Errorf("greet guest: %w", err)
 	}
 	lap("guest")

@@ -37,10 +37,7 @@ func (n *Node) ResumeSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Ep
 	}
 	was := b.isPaused()
 	b.setPaused(false)
-	err = n.call(ctx, func(ctx context.Context) error {
-		_, err := b.sayHello(ctx)
-		return err
-	})
+	err = n.call(ctx, b.sayHello)
 	if err != nil {
 		if was && b.sb.Pause(ctx) == nil {
 			b.setPaused(true)

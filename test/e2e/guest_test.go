@@ -38,7 +38,7 @@ func machine(t *testing.T, tier hutch.DiskTier) runtime.Sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "hutch-guest") // short: sockets live below it
+	dir, err := os.MkdirTemp("", "hutch-guest") //nolint:usetesting // short: sockets live below it
 	if err != nil {
 		t.Fatal(err)
 	}
