@@ -138,7 +138,9 @@ func (c *Control) purge(ctx context.Context, now time.Time) {
 		_, err = c.store.PurgeCalls(ctx, now.Add(-c.cfg.Retention))
 	}
 	if err != nil {
-		c.log.Error("purge", "op", "purge", "error", err)
+		if ctx.Err() == nil {
+			c.log.Error("purge", "op", "purge", "error", err)
+		}
 		return
 	}
 	if n > 0 {
