@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/auth"
 	"hutch.dev/hutch/internal/control"
 	"hutch.dev/hutch/internal/egress"
@@ -261,12 +264,31 @@ func (s *server) close() {
 }
 
 func (s *server) handler() http.Handler {
-	return httpapi.New(httpapi.Config{Build: buildInfo()}, httpapi.Services{
+	return s.whenRecovered(httpapi.New(httpapi.Config{Build: buildInfo()}, httpapi.Services{
 		Sandboxes: s.control, Pausing: s.control, Execs: s.control, ExecControl: s.control,
 		Templates: s.control, Keys: keysPort{s.keys}, Events: s.control, Health: s.control,
 		Auth: s.keys, Idempotency: s.store, Metrics: s.metrics,
 		MetricsPage: promhttp.HandlerFor(s.reg, promhttp.HandlerOpts{}),
-	}, s.log)
+	}, s.log))
+}
+
+// whenRecovered puts callers off until the sandboxes of the last run are taken over: one
+// that is not yet would seem to be gone, and its caller would give it up.
+func (s *server) whenRecovered(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/v1/") || s.control.Recovered() {
+			h.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Connection", "close") // whatever body was announced is not waited for
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(api.Error{
+			Error: "the server is starting: sandboxes of the last run are being taken over; ask again in a moment",
+			Code:  hutch.CodeUnavailable,
+		})
+	})
 }
 
 // lockDir makes sure that one server works in a data directory. The lock goes with the process.

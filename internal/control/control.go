@@ -112,6 +112,7 @@ type Control struct {
 	swept     claims[hutch.SandboxID] // sandboxes that a sweep ends or carries on
 	owedEnds  owed[owedEnd]
 	owedTurns owed[hutch.Epoch] // pauses and resumes whose outcome is not on record
+	strays    strays
 	execs     *execLog
 	activity  *activity
 	watchers  *eventWatchers

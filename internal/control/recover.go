@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/backoff"
 )
 
 // adoptParallel is how many sandboxes are taken over at once: each is a few calls that wait.
@@ -38,13 +40,22 @@ func (c *Control) Recover(ctx context.Context) error {
 	}
 	for _, id := range left {
 		c.log.Warn("removing the remains of a sandbox that is not on record", "sandbox", id, "op", "recover")
-		if err := c.nodes.Sweep(ctx, id); err != nil {
-			return err
+		err := c.nodes.Sweep(ctx, id)
+		if err != nil {
+			c.log.Error("sweep", "sandbox", id, "op", "recover", "error", err)
 		}
-		c.metrics.Operation("sweep_orphan", nil)
+		c.metrics.Operation("sweep_orphan", err)
 	}
 	c.setReady(nil)
 	return nil
+}
+
+// Recovered reports whether Recover is through: until then a sandbox that is not known yet
+// would be taken for one that is gone.
+func (c *Control) Recovered() bool {
+	c.readyMu.Lock()
+	defer c.readyMu.Unlock()
+	return c.ready == nil
 }
 
 func (c *Control) allAlive(ctx context.Context) ([]hutch.Sandbox, error) {
@@ -76,11 +87,13 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		c.activity.add(sb.ID, +1)
 		c.execs.track(x)
 	}
-	why, err := c.nodes.Adopt(ctx, sb)
+	why, err := c.adopt(ctx, sb)
 	if errors.Is(err, hutch.ErrSandboxGone) {
 		return c.recordLost(ctx, sb, why, err)
 	}
 	if err != nil {
+		// It may well live: what failed is ours, and a start that fails loudly costs less than
+		// a sandbox that is given up.
 		return fmt.Errorf("take over %s: %w", sb.ID, err)
 	}
 	err = c.nodes.WatchExecs(ctx, sb.ID, sb.Epoch, running)
@@ -99,6 +112,24 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 	}
 	c.log.Info("taken over", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "recover", "state", string(sb.State))
 	return nil
+}
+
+// adoptTries is how often a sandbox is tried to be taken over, with adoptPolicy's waits.
+const adoptTries = 5
+
+var adoptPolicy = backoff.Policy{Base: 50 * time.Millisecond, Cap: time.Second}
+
+// adopt takes a sandbox over, and again if what failed may pass.
+func (c *Control) adopt(ctx context.Context, sb hutch.Sandbox) (why hutch.SandboxEnd, err error) {
+	for n := range adoptTries {
+		if why, err = c.nodes.Adopt(ctx, sb); err == nil || errors.Is(err, hutch.ErrSandboxGone) {
+			return why, err
+		}
+		if serr := backoff.Sleep(ctx, adoptPolicy.Delay(n, rand.Float64)); serr != nil {
+			return why, err
+		}
+	}
+	return why, err
 }
 
 // recoverStart finishes the record of a sandbox that an earlier process was starting, if

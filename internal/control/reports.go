@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"hutch.dev/hutch"
@@ -58,6 +59,7 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 			return sb, fmt.Errorf("record the end of %s: %w", id, err)
 		}
 		c.activity.forget(id)
+		c.strays.forget(id)
 		c.admission.unreserve()
 		c.metrics.SandboxEnded(why)
 		c.log.Info("dead", "sandbox", id, "epoch", out.Epoch, "op", "end", "reason", string(why))
@@ -92,6 +94,9 @@ func (c *Control) ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 			Data: map[string]string{"end": string(r.End), "exit_code": strconv.Itoa(r.ExitCode)},
 		}
 	}
+	if err := c.checkOwner(ctx, id, x); err != nil {
+		return err
+	}
 	first, err := c.execs.finish(ctx, x, r, ended)
 	for errors.Is(err, hutch.ErrNotFound) {
 		known, rerr := c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, CreatedAt: r.StartedAt})
@@ -118,11 +123,60 @@ func (c *Control) ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 // ExecFound takes a command that a sandbox which was taken over knows onto record, if
 // an earlier process died before it could.
 func (c *Control) ExecFound(ctx context.Context, id hutch.SandboxID, x hutch.ExecID, pid int, at time.Time) error {
+	if err := c.checkOwner(ctx, id, x); err != nil {
+		return err
+	}
 	if c.execs.ended(x) != nil {
 		return nil
 	}
 	_, err := c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, PID: pid, CreatedAt: at})
 	return err
+}
+
+// checkOwner refuses news of a command that comes from another sandbox than its own: a guest
+// can name any id it has heard of.
+func (c *Control) checkOwner(ctx context.Context, id hutch.SandboxID, x hutch.ExecID) error {
+	rec, ok := c.execs.get(x)
+	if !ok {
+		var err error
+		if rec, err = c.store.Exec(ctx, x); errors.Is(err, hutch.ErrNotFound) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read command %s: %w", x, err)
+		}
+	}
+	if rec.Sandbox != id {
+		return hutch.Errorf(hutch.CodeNotFound, "command %s is not one of sandbox %s", x, id)
+	}
+	return nil
+}
+
+// maxStrays is how many commands that are not on record a sandbox's guest can bring onto it
+// while this server runs. Honest ones are those whose start was not written yet when an
+// earlier process died, which is a matter of milliseconds.
+const maxStrays = 64
+
+// strays counts them.
+type strays struct {
+	mu sync.Mutex
+	n  map[hutch.SandboxID]int
+}
+
+// admit says whether the sandbox may bring another one.
+func (s *strays) admit(id hutch.SandboxID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == nil {
+		s.n = map[hutch.SandboxID]int{}
+	}
+	s.n[id]++
+	return s.n[id] <= maxStrays
+}
+
+func (s *strays) forget(id hutch.SandboxID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.n, id)
 }
 
 // recallExec takes a command that the exec log does not know into it, unless its end is
@@ -142,8 +196,14 @@ func (c *Control) recallExec(ctx context.Context, x hutch.Exec) (ended bool, err
 	}
 	rec, err := c.store.Exec(ctx, x.ID)
 	switch {
+	case err == nil && rec.Sandbox != x.Sandbox:
+		c.execs.abandon(x.ID)
+		return false, hutch.Errorf(hutch.CodeNotFound, "command %s is not one of sandbox %s", x.ID, x.Sandbox)
 	case err == nil && rec.Result == nil:
 		c.execs.resume(rec)
+	case errors.Is(err, hutch.ErrNotFound) && !c.strays.admit(x.Sandbox):
+		c.execs.abandon(x.ID)
+		return false, hutch.Errorf(hutch.CodeNotFound, "sandbox %s names too many commands that nobody started", x.Sandbox)
 	case errors.Is(err, hutch.ErrNotFound):
 		var sb hutch.Sandbox
 		if sb, err = c.store.Sandbox(ctx, x.Sandbox); err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"hutch.dev/hutch"
 )
 
 // FrameType says what a frame of a follow answer holds.
@@ -52,7 +54,15 @@ func WriteFrame(w io.Writer, f Frame) error {
 // ReadFrame reads one frame. The payload is bounded by MaxFrame, or MaxBody for the
 // end frame, and memory is only taken as bytes arrive, so a lying length costs nothing.
 // A clean end before a frame is io.EOF; a malformed frame is ErrFrame.
-func ReadFrame(r io.Reader) (Frame, error) {
+func ReadFrame(r io.Reader) (Frame, error) { return ReadFrameBudget(r, hutch.MaxOutputBytes) }
+
+// EndFrameMax is the longest end frame of a command whose result holds at most budget bytes
+// of each stream: both in base64, and the rest of it.
+func EndFrameMax(budget int) int64 { return min(MaxBody, 2*(int64(budget)*4/3+4)+1<<20) }
+
+// ReadFrameBudget is ReadFrame for a command whose budget is known: a longer end frame than
+// that allows is ErrFrame before a byte of it is read.
+func ReadFrameBudget(r io.Reader, budget int) (Frame, error) {
 	var h [frameHeader]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return Frame{}, err
@@ -61,7 +71,7 @@ func ReadFrame(r io.Reader) (Frame, error) {
 	n := int64(binary.BigEndian.Uint32(h[1:]))
 	limit := int64(MaxFrame)
 	if f.Type == FrameEnd {
-		limit = MaxBody
+		limit = EndFrameMax(budget)
 	}
 	if f.Type < FrameStdout || f.Type > FrameKeepalive || n > limit || f.Offset < 0 {
 		return Frame{}, fmt.Errorf("%w: type %d, %d bytes at offset %d", ErrFrame, f.Type, n, f.Offset)

@@ -84,7 +84,7 @@ func (c *Client) Follow(ctx context.Context, id hutch.ExecID, o FollowOptions) (
 // pump passes frames on until the end frame or a failure.
 func (f *Follow) pump(ctx context.Context, body io.Reader, check *frameCheck) error {
 	for {
-		frame, err := guestapi.ReadFrame(body)
+		frame, err := guestapi.ReadFrameBudget(body, check.budget)
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF // the end frame comes first
 		}

@@ -41,13 +41,20 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		spec = n.specOf(rec, "")
 	}
 	sb, err := n.rt.Adopt(ctx, spec, kept.Handles)
+	if err != nil && errors.Is(context.Cause(ctx), errAborted) {
+		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
+	}
 	if errors.Is(err, hutch.ErrSandboxGone) {
 		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
 	}
 	if err != nil { // it may well live: what failed is ours
 		return "", fmt.Errorf("adopt %s: %w", rec.ID, err)
 	}
-	return "", n.takeOver(ctx, newBox(rec, sb))
+	b := newBox(rec, sb)
+	if err = n.takeOver(ctx, b); err != nil && errors.Is(context.Cause(ctx), errAborted) {
+		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
+	}
+	return "", err
 }
 
 // takeOver takes an adopted sandbox into service.

@@ -73,7 +73,7 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	late := time.AfterFunc(n.cfg.CallTimeout, func() {
 		cancel(hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox did not answer in %s", n.cfg.CallTimeout))
 	})
-	f, err := b.follow(ctx, x, guestclient.FollowOptions{Stdout: o.Stdout, Stderr: o.Stderr, Budgeted: o.Budgeted, NoWait: o.NoWait})
+	f, err := b.follow(ctx, x, guestclient.FollowOptions{Stdout: o.Stdout, Stderr: o.Stderr, Budgeted: o.Budgeted, Budget: b.budgetOf(x), NoWait: o.NoWait})
 	if !late.Stop() {
 		return nil, b.whyGone(context.Cause(ctx))
 	}
@@ -87,8 +87,7 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 			return nil, b.whyGone(err)
 		}
 		if fr.Type == guestapi.FrameEnd {
-			st, err := guestclient.DecodeStatus(fr.Payload)
-			return st.Result, err
+			return f.Status().Result, nil
 		}
 		ev, err := outputEvent(fr)
 		if err != nil {
@@ -112,6 +111,16 @@ func (n *Node) next(ctx context.Context, b *box, f *guestclient.Follow) (guestap
 			return fr, err
 		}
 	}
+}
+
+// budgetOf is the output budget of a command that is being watched; 0 if it is not.
+func (b *box) budgetOf(x hutch.ExecID) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if w := b.watched[x]; w != nil {
+		return w.spec.MaxOutputBytes
+	}
+	return 0
 }
 
 // follow opens a follow stream, after a hello if the guest asks for one.

@@ -21,6 +21,10 @@ const (
 	oomNews = 200 * time.Millisecond
 	// adoptTimeout bounds the question to a guest which commands it knows.
 	adoptTimeout = 30 * time.Second
+	// maxRefused is how many commands of a guest may be refused before it is not listened to.
+	maxRefused = 16
+	// headKept is how much of each stream's head is kept in case the sandbox takes the rest.
+	headKept = 64 << 10
 )
 
 // retryPolicy spaces the tries of what must succeed in the end: to follow a command whose
@@ -122,9 +126,16 @@ func (n *Node) adoptExecs(b *box) {
 		}
 		return
 	}
+	refused := 0
 	for _, st := range l.Execs {
 		if err := n.reports.ExecFound(ctx, b.id, st.ID, st.PID, time.Unix(0, st.StartedAt)); err != nil {
 			n.log.Error("a command that was found is not on record before its end", "sandbox", b.id, "exec", st.ID, "op", "adopt", "error", err)
+			if errors.Is(err, hutch.ErrNotFound) {
+				if refused++; refused >= maxRefused {
+					return // a guest that goes on like this is not worth the questions
+				}
+				continue
+			}
 		}
 		st.Result = nil // those in a list are without output: the stream has the whole
 		n.watchExec(b, st, b.oomKillCount())
@@ -211,7 +222,7 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 		}
 	}()
 	f, err := w.b.follow(ctx, w.id, guestclient.FollowOptions{
-		Stdout: int64(w.stdout.Len()), Stderr: int64(w.stderr.Len()), Budgeted: true,
+		Stdout: int64(w.stdout.Len()), Stderr: int64(w.stderr.Len()), Budgeted: true, Budget: w.budget(),
 	})
 	if err != nil {
 		return guestapi.ExecStatus{}, err
@@ -224,7 +235,7 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 		}
 		switch fr.Type {
 		case guestapi.FrameEnd:
-			return guestclient.DecodeStatus(fr.Payload)
+			return f.Status(), nil
 		case guestapi.FrameStdout:
 			w.keep(&w.stdout, fr)
 		case guestapi.FrameStderr:
@@ -234,15 +245,20 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 	}
 }
 
+// budget is what the command's result may hold of each stream. One of which nothing is known
+// yet is asked again when it is.
+func (w *execWatch) budget() int {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if w.spec.MaxOutputBytes > 0 {
+		return w.spec.MaxOutputBytes
+	}
+	return hutch.DefaultOutputBytes
+}
+
 // keep adds to a head what continues it, up to a quarter of the budget.
 func (w *execWatch) keep(buf *bytes.Buffer, fr guestapi.Frame) {
-	w.b.mu.Lock()
-	budget := w.spec.MaxOutputBytes
-	w.b.mu.Unlock()
-	if budget == 0 {
-		budget = hutch.DefaultOutputBytes
-	}
-	room := budget/4 - buf.Len()
+	room := min(w.budget()/4, headKept) - buf.Len()
 	if fr.Offset != int64(buf.Len()) || room <= 0 {
 		return
 	}
@@ -307,13 +323,17 @@ func (w *execWatch) backstop(limit time.Duration) {
 			return err
 		})
 	})
+	// That a guest says it has stopped the command proves nothing: its stream must end.
+	slack := time.Duration(0)
 	if err == nil || errors.Is(err, hutch.ErrNotFound) {
-		return
+		slack = w.n.cfg.StopSlack
 	}
+	t := time.NewTimer(slack)
+	defer t.Stop()
 	select {
 	case <-w.ended:
 	case <-w.n.work.Done():
-	default:
+	case <-t.C:
 		w.n.end(w.b, hutch.EndUnstoppable, "a command in it could not be stopped at its timeout")
 	}
 }

@@ -2,8 +2,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
@@ -200,5 +202,54 @@ func TestRetention(t *testing.T) {
 	wantError(t, "its command", err, hutch.ErrNotFound)
 	if l, err := w.db.Events(context.Background(), store.EventFilter{Sandbox: sb.ID}); err != nil || len(l) != 0 {
 		t.Errorf("its events: %v, %v", l, err)
+	}
+}
+
+// A guest can name the id of another sandbox's command; that changes nothing.
+func TestAGuestCannotSpeakForAnotherSandbox(t *testing.T) {
+	w := newWorld(t)
+	mine, other := w.create(), w.create()
+	x := w.exec(mine, "cat", func(r *hutch.ExecRequest) { r.Spec.StdinOpen = true })
+	forged := hutch.ExecResult{End: hutch.ExecExit, Stdout: hutch.Output{Head: []byte("forged"), Total: 6}, StartedAt: time.Now(), EndedAt: time.Now()}
+	for when, err := range map[string]error{
+		"end of a running one": w.c.ExecEnded(w.ctx(), other.ID, x.ID, forged),
+		"found while it runs":  w.c.ExecFound(w.ctx(), other.ID, x.ID, 7, time.Now()),
+	} {
+		if !errors.Is(err, hutch.ErrNotFound) {
+			t.Errorf("%s: got %v, want not_found", when, err)
+		}
+	}
+	if got, err := w.c.Exec(w.ctx(), project, x.ID); err != nil || got.Result != nil {
+		t.Errorf("its record: got %+v, %v; want it running", got.Result, err)
+	}
+	if _, err := w.c.CancelExec(w.ctx(), project, mine.ID, x.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.c.ExecEnded(w.ctx(), other.ID, x.ID, forged); !errors.Is(err, hutch.ErrNotFound) {
+		t.Errorf("end of an ended one: got %v, want not_found", err)
+	}
+	if got, err := w.c.Exec(w.ctx(), project, x.ID); err != nil || got.Result == nil || got.Result.End != hutch.ExecCancelled {
+		t.Errorf("its record: got %+v, %v; want it cancelled", got.Result, err)
+	}
+}
+
+// A guest that invents commands fills neither the records nor memory.
+func TestAGuestCannotInventCommandsWithoutEnd(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create()
+	taken := 0
+	for range 500 {
+		err := w.c.ExecFound(w.ctx(), sb.ID, newExecID(), 7, time.Now())
+		if err == nil {
+			taken++
+		} else if !errors.Is(err, hutch.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	if taken == 0 || taken > 100 {
+		t.Errorf("%d of 500 invented commands were taken, want a few", taken)
+	}
+	if _, err := w.c.KillSandbox(w.ctx(), project, sb.ID); err != nil {
+		t.Fatal(err)
 	}
 }
