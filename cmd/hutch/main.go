@@ -48,6 +48,7 @@ func newRoot() *cobra.Command {
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = []*cobra.Command{newTemplateBuild()}
 	root.AddCommand(cli.Commands(env)...)
+	cli.Strict(root)
 	return root
 }
 

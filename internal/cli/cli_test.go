@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -406,6 +407,89 @@ func TestSeveralAtOnceGoOnAfterAFailure(t *testing.T) {
 	var done []string
 	if err := json.Unmarshal([]byte(r.out), &done); err != nil || len(done) != 2 || r.code != 1 {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// full is a stdout that nothing can be written to.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+func TestAFullStdoutIsAFailure(t *testing.T) {
+	w := newWorld(t)
+	id := w.ok("create")
+	for _, args := range [][]string{
+		{"create"},
+		{"create", "--json"},
+		{"ls"},
+		{"ls", "--json"},
+		{"ls", id},
+		{"get", id},
+		{"get", "--json", id},
+		{"exec", "-d", id, "echo"},
+		{"template", "ls"},
+		{"key", "ls"},
+		{"key", "create"},
+		{"version"},
+		{"rm", id},
+	} {
+		var errs bytes.Buffer
+		env := w.env
+		env.Stdout, env.Stderr = full{}, &errs
+		root := newRoot(env)
+		root.SetArgs(args)
+		if code := exitCode(root.ExecuteContext(t.Context())); code != 1 || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("%v: code %d, %q; want 1 and why", args, code, errs.String())
+		}
+		if m := regexp.MustCompile("`hutch rm (i[a-z0-9]+)`").FindStringSubmatch(errs.String()); args[0] == "create" {
+			if m == nil {
+				t.Errorf("%v: %q does not say what runs now", args, errs.String())
+			} else {
+				w.ok("get", m[1])
+			}
+		}
+	}
+}
+
+func TestFailuresWithoutAServerHaveNoCode(t *testing.T) {
+	w := newWorld(t)
+	clear(w.vars)
+	r := w.run("ls", "--json")
+	var body map[string]any
+	if err := json.Unmarshal([]byte(r.err), &body); err != nil || r.code != 1 || body["error"] == "" {
+		t.Fatalf("code %d, %q, %v", r.code, r.err, err)
+	}
+	if code, has := body["code"]; has {
+		t.Errorf("code is %q, want none", code)
+	}
+}
+
+func TestWrongCallsExitWith2(t *testing.T) {
+	w := newWorld(t)
+	for _, args := range [][]string{
+		{"foo"},
+		{"--foo"},
+		{"serve", "extra"},
+		{"serve", "--foo"},
+		{"key", "foo"},
+		{"template", "foo"},
+		{"get"},
+		{"ls", "a", "b"},
+		{"ls", "--all", "--state", "dead"},
+		{"create", "--foo"},
+	} {
+		r := w.run(args...)
+		if r.code != 2 || strings.Count(r.err, "hutch: ") != 1 || !strings.Contains(r.err, "usage: hutch") || r.out != "" {
+			t.Errorf("%v: code %d, stdout %q, stderr %q", args, r.code, r.out, r.err)
+		}
+	}
+	if r := w.run("creat"); !strings.Contains(r.err, "did you mean create?") {
+		t.Errorf("no suggestion: %q", r.err)
+	}
+	for _, args := range [][]string{{}, {"help"}, {"key"}, {"key", "--help"}, {"serve"}} {
+		if r := w.run(args...); r.code != 0 || r.err != "" {
+			t.Errorf("%v: code %d, %q", args, r.code, r.err)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/client"
 )
@@ -113,9 +114,8 @@ func (a *app) wrap(c *cobra.Command) {
 	}
 }
 
-func (a *app) usage(c *cobra.Command, err error) error {
-	fmt.Fprintf(a.Stderr, "hutch: %v\nusage: %s\n", err, c.UseLine())
-	return &ExitError{Code: exitUsage, err: err}
+func (*app) usage(c *cobra.Command, err error) error {
+	return wrongCall(c, err)
 }
 
 // report prints a failure, unless that has been done.
@@ -127,16 +127,26 @@ func (a *app) report(err error) error {
 	return a.fail(err, exitFailed)
 }
 
+// failure is [api.Error] as the command line prints it: what did not come from a server
+// has no code.
+type failure struct {
+	Error     string           `json:"error"`
+	Code      hutch.Code       `json:"code,omitempty"`
+	Field     string           `json:"field,omitempty"`
+	RequestID string           `json:"request_id,omitempty"`
+	EndReason hutch.SandboxEnd `json:"end_reason,omitempty"`
+}
+
 // fail prints a failure and returns it with its exit code.
 func (a *app) fail(err error, code int) error {
 	if errors.Is(err, context.Canceled) {
 		return &ExitError{Code: exitInterrupted, err: err}
 	}
 	if a.json {
-		body := api.Error{Error: err.Error()}
+		body := failure{Error: err.Error()}
 		var e *client.Error
 		if errors.As(err, &e) {
-			body = api.Error{Error: e.Message, Code: e.Code, Field: e.Field, RequestID: e.RequestID, EndReason: e.EndReason}
+			body = failure{Error: e.Message, Code: e.Code, Field: e.Field, RequestID: e.RequestID, EndReason: e.EndReason}
 		}
 		b, _ := json.Marshal(body) // strings only
 		fmt.Fprintf(a.Stderr, "%s\n", b)
@@ -160,7 +170,9 @@ func (a *app) each(args []string, do func(string) error) error {
 		}
 		done = append(done, arg)
 		if !a.json {
-			fmt.Fprintln(a.Stdout, arg)
+			if _, err := fmt.Fprintln(a.Stdout, arg); err != nil {
+				last = a.fail(fmt.Errorf("%s: done, but not printed: %w", arg, err), exitFailed)
+			}
 		}
 	}
 	if a.json {

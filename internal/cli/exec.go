@@ -116,11 +116,10 @@ func (a *app) detach(ctx context.Context, cl *client.Client, sb hutch.SandboxID,
 	if err != nil {
 		return a.fail(err, exitNoResult)
 	}
-	if a.json {
-		return a.printJSON(x)
+	if err := a.printNew(x, string(x.ExecID)); err != nil {
+		return fmt.Errorf("command %s runs, end it with `hutch cancel %s`: %w", x.ExecID, x.ExecID, err)
 	}
-	_, err = fmt.Fprintln(a.Stdout, x.ExecID)
-	return err
+	return nil
 }
 
 // run is one command being watched.

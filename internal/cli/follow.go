@@ -95,7 +95,9 @@ func newCancel(a *app) *cobra.Command {
 				}
 				ended = append(ended, x)
 				if !a.json {
-					fmt.Fprintf(a.Stdout, "%s %s\n", id, cancelOutcome(x))
+					if _, err := fmt.Fprintf(a.Stdout, "%s %s\n", id, cancelOutcome(x)); err != nil {
+						last = a.fail(fmt.Errorf("%s: done, but not printed: %w", id, err), exitFailed)
+					}
 				}
 			}
 			if a.json {
@@ -131,8 +133,7 @@ func (a *app) showExec(x api.Exec) error {
 		{{"started", dim}, text(a.when(x.CreatedAt))},
 	}
 	if x.Result == nil {
-		a.table(a.Stdout, append(rows, []cell{{"state", dim}, {"running", green}}))
-		return nil
+		return a.table(append(rows, []cell{{"state", dim}, {"running", green}}))
 	}
 	r := x.Result
 	rows = append(rows,
@@ -148,12 +149,17 @@ func (a *app) showExec(x api.Exec) error {
 	if r.OutputPath != "" {
 		rows = append(rows, []cell{{"whole output", dim}, text(r.OutputPath)})
 	}
-	a.table(a.Stdout, rows)
+	if err := a.table(rows); err != nil {
+		return err
+	}
 	for _, s := range []struct{ name, text string }{{"stdout", r.Stdout}, {"stderr", r.Stderr}} {
 		if s.text == "" {
 			continue
 		}
-		_, _ = fmt.Fprintf(a.Stdout, "\n%s\n%s\n", a.paint(cell{s.name + ":", bold}), strings.TrimRight(s.text, "\n"))
+		_, err := fmt.Fprintf(a.Stdout, "\n%s\n%s\n", a.paint(cell{s.name + ":", bold}), strings.TrimRight(s.text, "\n"))
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

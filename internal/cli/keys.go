@@ -42,11 +42,10 @@ func (a *app) newKeyCreate() *cobra.Command {
 			if k.Key == "" {
 				return errors.New("the answer that held the key was lost: revoke " + k.Prefix + " and make another")
 			}
-			if a.json {
-				return a.printJSON(k)
+			if err := a.printNew(k, k.Key); err != nil {
+				return fmt.Errorf("the key was made but is lost, revoke it with `hutch key rm %s`: %w", k.Prefix, err)
 			}
-			_, err = fmt.Fprintln(a.Stdout, k.Key)
-			return err
+			return nil
 		},
 	}
 	c.Flags().StringVar(&scope, "scope", string(hutch.ScopeRun), "what it may do: read, run or admin")
@@ -76,8 +75,7 @@ func (a *app) newKeyLs() *cobra.Command {
 			for _, k := range ks {
 				rows = append(rows, []cell{text(k.Prefix), text(k.Name), text(string(k.Scope)), text(k.CreatedAt.Format(time.DateOnly)), a.validity(k)})
 			}
-			a.table(a.Stdout, rows)
-			return nil
+			return a.table(rows)
 		},
 	}
 }
@@ -138,8 +136,7 @@ func (a *app) newTemplateLs() *cobra.Command {
 			for _, t := range ts {
 				rows = append(rows, []cell{text(t.Name), text(mib(int(t.SizeBytes >> 20))), text(orDash(t.CPU > 0, number(t.CPU))), text(orDash(t.MemoryMB > 0, mib(t.MemoryMB))), text(t.CreatedAt.Format(time.DateOnly))})
 			}
-			a.table(a.Stdout, rows)
-			return nil
+			return a.table(rows)
 		},
 	}
 }
@@ -168,7 +165,7 @@ func (a *app) newTemplateGet() *cobra.Command {
 			if a.json {
 				return a.printJSON(t)
 			}
-			a.table(a.Stdout, [][]cell{
+			return a.table([][]cell{
 				{{"name", dim}, text(t.Name)},
 				{{"build", dim}, text(t.BuildID)},
 				{{"image", dim}, text(t.Image)},
@@ -177,7 +174,6 @@ func (a *app) newTemplateGet() *cobra.Command {
 				{{"cwd", dim}, text(orDash(t.Cwd != "", t.Cwd))},
 				{{"built", dim}, text(a.when(t.CreatedAt))},
 			})
-			return nil
 		},
 	}
 }
@@ -211,8 +207,7 @@ func newVersion(a *app) *cobra.Command {
 			if v.Server != nil {
 				rows = append(rows, []cell{{"server", dim}, text(v.Server.Semver)})
 			}
-			a.table(a.Stdout, rows)
-			return nil
+			return a.table(rows)
 		},
 	}
 	c.Flags().BoolVar(&clientOnly, "client", false, "do not ask the server")

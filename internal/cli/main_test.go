@@ -33,7 +33,9 @@ func newRoot(env cli.Env) *cobra.Command {
 	root := &cobra.Command{Use: "hutch", SilenceUsage: true, SilenceErrors: true}
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
+	root.AddCommand(&cobra.Command{Use: "serve", Hidden: true, Args: cobra.NoArgs, Run: func(*cobra.Command, []string) {}})
 	root.AddCommand(cli.Commands(env)...)
+	cli.Strict(root)
 	return root
 }
 

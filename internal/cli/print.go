@@ -24,6 +24,15 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
+// printNew prints what was just made: the value with --json, its name without.
+func (a *app) printNew(v any, name string) error {
+	if a.json {
+		return a.printJSON(v)
+	}
+	_, err := fmt.Fprintln(a.Stdout, name)
+	return err
+}
+
 // printLine prints one value of a stream, in one line.
 func (a *app) printLine(v any) error {
 	enc := json.NewEncoder(a.Stdout)
@@ -79,7 +88,7 @@ func clean(s string) string {
 
 // table prints rows in columns, two blanks apart. Widths are counted in characters, and
 // colours do not count.
-func (a *app) table(w io.Writer, rows [][]cell) {
+func (a *app) table(rows [][]cell) error {
 	var widths []int
 	for _, row := range rows {
 		for i, c := range row {
@@ -99,7 +108,8 @@ func (a *app) table(w io.Writer, rows [][]cell) {
 		}
 		b.WriteByte('\n')
 	}
-	_, _ = io.WriteString(w, b.String()) // a reader who left ends the program soon
+	_, err := io.WriteString(a.Stdout, b.String())
+	return err
 }
 
 func (a *app) paint(c cell) string {

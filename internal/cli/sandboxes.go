@@ -52,11 +52,10 @@ func newCreate(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(sb)
+			if err := a.printNew(sb, string(sb.ID)); err != nil {
+				return fmt.Errorf("sandbox %s runs, end it with `hutch rm %s`: %w", sb.ID, sb.ID, err)
 			}
-			_, err = fmt.Fprintln(a.Stdout, sb.ID)
-			return err
+			return nil
 		},
 	}
 	f := c.Flags()
@@ -165,8 +164,7 @@ func (a *app) listSandboxes(ctx context.Context, cl *client.Client, f client.San
 			text(number(sb.CPU)), text(mib(sb.MemoryMB)), text(span(a.Now().Sub(sb.CreatedAt))), text(ends),
 		})
 	}
-	a.table(a.Stdout, rows)
-	return nil
+	return a.table(rows)
 }
 
 func (a *app) listExecs(ctx context.Context, cl *client.Client, id hutch.SandboxID, running bool, limit int) error {
@@ -187,8 +185,7 @@ func (a *app) listExecs(ctx context.Context, cl *client.Client, id hutch.Sandbox
 			text(string(x.ExecID)), end, text(code), text(took), text(span(a.Now().Sub(x.CreatedAt))), text(short(commandLine(x))),
 		})
 	}
-	a.table(a.Stdout, rows)
-	return nil
+	return a.table(rows)
 }
 
 func endCell(end hutch.ExecEnd, code int) cell {
@@ -268,8 +265,7 @@ func (a *app) showSandbox(sb api.Sandbox) error {
 	for _, k := range sortedKeys(sb.Metadata) {
 		rows = append(rows, []cell{{"metadata", dim}, text(k + "=" + sb.Metadata[k])})
 	}
-	a.table(a.Stdout, rows)
-	return nil
+	return a.table(rows)
 }
 
 // when is a time and how far it is away.

@@ -68,7 +68,7 @@ func TestBuild(t *testing.T) {
 	wantRec := hutch.Template{
 		Name: "demo", BuildID: res.BuildID, Image: res.Image.Digest, SizeBytes: res.Image.SizeBytes, Recipe: res.Key,
 		Defaults:  hutch.ProcessDefaults{Cwd: "/workspace", Env: map[string]string{"LANG": "C.UTF-8"}},
-		Resources: hutch.Resources{MilliCPU: 1500, MemoryMB: 256, DiskMB: 10240, DiskTier: hutch.TierDisk, Pids: 1024},
+		Resources: hutch.Resources{MilliCPU: 1500, MemoryMB: 256, DiskMB: 10240, DiskTier: hutch.TierDisk},
 		CreatedAt: res.BuiltAt,
 	}
 	if !reflect.DeepEqual(rec, wantRec) {

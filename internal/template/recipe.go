@@ -93,12 +93,15 @@ type Resources struct {
 	MemoryMB int            `yaml:"memory_mb"`
 	DiskMB   int            `yaml:"disk_mb"`
 	DiskTier hutch.DiskTier `yaml:"disk_tier"`
-	Pids     int            `yaml:"pids"`
+	// Pids is the most processes and threads at once; 0 = as many as the memory of each
+	// sandbox bears, which the control plane works out.
+	Pids int `yaml:"pids"`
 }
 
 // DefaultResources is what a recipe that says nothing gets: enough to install
-// packages and compile, small enough for a dozen on a small machine.
-var DefaultResources = Resources{CPU: 1, MemoryMB: 1024, DiskMB: 10240, DiskTier: hutch.TierDisk, Pids: 1024}
+// packages and compile, small enough for a dozen on a small machine. Pids is not among
+// them: a number fit for this memory would be too many for a sandbox that asks for less.
+var DefaultResources = Resources{CPU: 1, MemoryMB: 1024, DiskMB: 10240, DiskTier: hutch.TierDisk}
 
 // Mode is a file mode, in YAML as octal digits, quoted or not.
 type Mode fs.FileMode
@@ -226,7 +229,7 @@ func (r *Recipe) normalise() {
 		}
 	}
 	d, z := DefaultResources, &r.Resources
-	z.CPU, z.MemoryMB, z.DiskMB, z.Pids = cmp.Or(z.CPU, d.CPU), cmp.Or(z.MemoryMB, d.MemoryMB), cmp.Or(z.DiskMB, d.DiskMB), cmp.Or(z.Pids, d.Pids)
+	z.CPU, z.MemoryMB, z.DiskMB = cmp.Or(z.CPU, d.CPU), cmp.Or(z.MemoryMB, d.MemoryMB), cmp.Or(z.DiskMB, d.DiskMB)
 	z.DiskTier = cmp.Or(z.DiskTier, d.DiskTier)
 }
 

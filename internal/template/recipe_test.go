@@ -142,6 +142,22 @@ func fieldOf(e *hutch.Error) string {
 	return e.Field
 }
 
+func TestPidsLeftOutAreLeftToTheControlPlane(t *testing.T) {
+	small, err := template.ParseRecipe([]byte("name: x\nresources: {memory_mb: 128}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := template.Builtin("base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []template.Recipe{small, base} {
+		if got := (template.Result{Recipe: r}).Template().Resources; got.Pids != 0 || got.MemoryMB != r.Resources.MemoryMB {
+			t.Errorf("%s: %+v, want no number of processes", r.Name, got)
+		}
+	}
+}
+
 func TestHashIsOfWhatGetsIntoTheImage(t *testing.T) {
 	parse := func(old, new string) template.Recipe {
 		t.Helper()

@@ -189,7 +189,7 @@ func (r *Recipe) checkResources() error {
 		return hutch.FieldErrorf("resources.disk_mb", "%d is not in 1 to %d", z.DiskMB, maxMB)
 	case z.DiskTier != hutch.TierDisk && z.DiskTier != hutch.TierMemory:
 		return hutch.FieldErrorf("resources.disk_tier", "%q is neither disk nor memory", z.DiskTier)
-	case z.Pids < 16 || z.Pids > maxPids:
+	case z.Pids != 0 && (z.Pids < 16 || z.Pids > maxPids):
 		return hutch.FieldErrorf("resources.pids", "%d is not in 16 to %d", z.Pids, maxPids)
 	}
 	return nil

@@ -9,10 +9,13 @@ package account
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
 )
@@ -40,7 +43,8 @@ type Database struct {
 
 // Lookup finds the user that spec names: "name", "uid", "name:group" or "uid:gid". Empty
 // is root. A number needs no entry; its home is then "/". A name that is not there is a
-// bad_request about the field "user".
+// bad_request about the field "user"; so is a name that must be looked up in something
+// that is not a regular file. Root and numbers are found all the same.
 func (d Database) Lookup(spec string) (User, error) {
 	name, group, hasGroup := strings.Cut(spec, ":")
 	if name == "" && (hasGroup || spec != "") {
@@ -52,13 +56,20 @@ func (d Database) Lookup(spec string) (User, error) {
 	if name == "" {
 		name = "root"
 	}
-	u, ok := findUser(readFile(d.Passwd), name)
+	users, err := readFile(d.Passwd)
+	u, ok := findUser(users, name)
 	if !ok {
+		if errors.Is(err, errNotRegular) {
+			return User{}, hutch.FieldErrorf("user", "%q cannot be looked up: passwd in this sandbox is %v; give a number, or mend it as root", name, errNotRegular)
+		}
 		return User{}, hutch.FieldErrorf("user", "there is no user %q in this sandbox", name)
 	}
-	groups := readFile(d.Group)
+	groups, err := readFile(d.Group)
 	if hasGroup {
 		gid, ok := findGroup(groups, group)
+		if !ok && errors.Is(err, errNotRegular) {
+			return User{}, hutch.FieldErrorf("user", "%q cannot be looked up: group in this sandbox is %v; give a number, or mend it as root", group, errNotRegular)
+		}
 		if !ok {
 			return User{}, hutch.FieldErrorf("user", "there is no group %q in this sandbox", group)
 		}
@@ -68,21 +79,26 @@ func (d Database) Lookup(spec string) (User, error) {
 	return u, nil
 }
 
-// readFile reads a bounded part of a regular file; what cannot be read is empty.
-func readFile(path string) []byte {
-	f, err := os.Open(path)
+// errNotRegular says that a file which should list users or groups is something else.
+var errNotRegular = errors.New("not a regular file")
+
+// readFile reads a bounded part of a regular file, or of the one a link leads to. It
+// never waits: a pipe in the file's place, which nobody writes to, is opened without
+// blocking and then refused with errNotRegular.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	st, err := f.Stat()
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	return b
+	if !st.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
 // findUser looks name up, first as a name, then as a number.

@@ -7,6 +7,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
 )
@@ -90,6 +93,59 @@ func TestLookupWithoutFiles(t *testing.T) {
 		if err != nil || u.UID != 0 || u.GID != 0 || u.Home != "/root" {
 			t.Errorf("%s: Lookup of root = %+v, %v", name, u, err)
 		}
+	}
+}
+
+func TestLookupInWhatIsNoRegularFile(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := database(t, passwd, group)
+	done := make(chan struct{})
+	go func() { // an open that waits for a writer would not end by itself
+		defer close(done)
+		for name, path := range map[string]string{"pipe": fifo, "directory": dir} {
+			for _, c := range []struct {
+				spec string
+				d    Database
+			}{
+				{"user", Database{Passwd: path, Group: good.Group}},
+				{"user:docker", Database{Passwd: good.Passwd, Group: path}},
+			} {
+				_, err := c.d.Lookup(c.spec)
+				var e *hutch.Error
+				if !errors.As(err, &e) || e.Code != hutch.CodeBadRequest || e.Field != "user" || !strings.Contains(e.Message, "not a regular file") {
+					t.Errorf("%s: Lookup(%q): %v, want a bad_request about user", name, c.spec, err)
+				}
+			}
+			for _, spec := range []string{"", "root", "0", "5000:6000"} {
+				if _, err := (Database{Passwd: path, Group: path}).Lookup(spec); err != nil {
+					t.Errorf("%s: Lookup(%q): %v, want it found without files", name, spec, err)
+				}
+			}
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("looking up waits for a writer of the pipe")
+	}
+}
+
+func TestLookupFollowsLinks(t *testing.T) {
+	d := database(t, passwd, group)
+	dir := t.TempDir()
+	linked := Database{Passwd: filepath.Join(dir, "passwd"), Group: filepath.Join(dir, "group")}
+	for link, to := range map[string]string{linked.Passwd: d.Passwd, linked.Group: d.Group} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u, err := linked.Lookup("user:docker")
+	if err != nil || u.UID != 1000 || u.GID != 999 {
+		t.Errorf("Lookup through links = %+v, %v", u, err)
 	}
 }
 
