@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/store"
@@ -49,6 +51,10 @@ type Config struct {
 	// WriteTimeout is how long a caller may not read before its connection is cut; 60 s.
 	// The command goes on, and the caller can follow again from where it was.
 	WriteTimeout time.Duration
+	// BodyTimeout is how long a request's body may take to arrive, counted from its
+	// header, so that nobody holds a connection by sending a byte a minute; 30 s. Only the
+	// body of a command's stdin may take longer, once its caller has shown a key.
+	BodyTimeout time.Duration
 }
 
 // API serves the native API. It is an http.Handler, safe for concurrent use.
@@ -58,6 +64,7 @@ type API struct {
 	log   *slog.Logger
 	mux   *http.ServeMux
 	calls *calls
+	large *semaphore.Weighted // memory of large answers, in bytes
 }
 
 // New returns an API. It does no I/O and starts no goroutine.
@@ -70,7 +77,11 @@ func New(cfg Config, svc Services, logger *slog.Logger) *API {
 	def(&cfg.SyncHold, 15*time.Second)
 	def(&cfg.Keepalive, 5*time.Second)
 	def(&cfg.WriteTimeout, time.Minute)
-	a := &API{cfg: cfg, svc: svc, log: logger.With("component", "httpapi"), mux: http.NewServeMux(), calls: newCalls()}
+	def(&cfg.BodyTimeout, 30*time.Second)
+	a := &API{
+		cfg: cfg, svc: svc, log: logger.With("component", "httpapi"), mux: http.NewServeMux(),
+		calls: newCalls(), large: semaphore.NewWeighted(maxLargeMemory),
+	}
 	for _, rt := range append(routes(), unsupportedRoutes()...) {
 		a.mux.Handle(rt.method+" "+rt.pattern, a.serve(rt))
 	}

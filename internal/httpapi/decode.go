@@ -20,20 +20,11 @@ import (
 const (
 	maxBody     = 1 << 20 // of every JSON body but exec's
 	maxExecBody = 8 << 20 // exec carries stdin; more than this goes to the stdin endpoint
-
-	// bodyTimeout bounds how long a JSON body may take to arrive, so that nobody holds a
-	// connection by sending a byte a minute.
-	bodyTimeout = 30 * time.Second
 )
 
-// readBody reads a whole body of at most limit bytes.
+// readBody reads a whole body of at most limit bytes, under the deadline that ServeHTTP set.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	rc := http.NewResponseController(w)
-	// Writers without deadlines (tests') say so; nothing is lost.
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	// Cleared, or the server would take its passing for the caller having left.
-	_ = rc.SetReadDeadline(time.Time{})
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -41,6 +32,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	case err != nil:
 		return nil, hutch.Wrap(hutch.CodeBadRequest, err, "the body ended early or came too slowly")
 	}
+	// Lifted, or the server would take its passing for the caller having left. After a
+	// failure it stays, because net/http reads what is left of the body on its own.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	infoOf(r).unread = false
 	return b, nil
 }
 

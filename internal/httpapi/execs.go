@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"hutch.dev/hutch"
@@ -150,6 +151,9 @@ func (a *API) waitExec(w http.ResponseWriter, r *http.Request, x hutch.Exec, col
 	done := make(chan outcome, 1)
 	go func() { // ends when the wait does, at the latest with the request's context
 		ended, err := a.svc.Execs.WaitExec(r.Context(), project(r), x.Sandbox, x.ID)
+		if err == nil {
+			err = a.reserve(r.Context(), ended)
+		}
 		done <- outcome{ended, err}
 	}()
 	hold := time.NewTimer(a.cfg.SyncHold)
@@ -163,8 +167,7 @@ func (a *API) waitExec(w http.ResponseWriter, r *http.Request, x hutch.Exec, col
 	case <-hold.C:
 	}
 
-	out := newLiveWriter(w, a.cfg.WriteTimeout)
-	defer out.restore()
+	out := newLiveWriter(w)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
@@ -180,7 +183,7 @@ func (a *API) waitExec(w http.ResponseWriter, r *http.Request, x hutch.Exec, col
 			if o.err != nil {
 				res = a.unknownResult(r, x, o.err)
 			}
-			return clientGone(out.write(encode(res)))
+			return encode(out, res)
 		case <-beat.C:
 			if err := out.write([]byte(" ")); err != nil {
 				return clientGone(err)
@@ -236,6 +239,9 @@ func (a *API) getExec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := a.reserve(r.Context(), x); err != nil {
+		return err
+	}
 	return writeJSON(w, http.StatusOK, showExec(x, true, collapse))
 }
 
@@ -256,6 +262,9 @@ func (a *API) cancelExec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if x, err = a.svc.ExecControl.CancelExec(r.Context(), project(r), x.Sandbox, x.ID, grace); err != nil {
+		return err
+	}
+	if err := a.reserve(r.Context(), x); err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, showExec(x, true, false))
@@ -327,7 +336,14 @@ func (a *API) writeStdin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	n, err := a.svc.ExecControl.WriteStdin(r.Context(), project(r), x.Sandbox, x.ID, hutch.StdinChunk{Offset: offset, Data: body{r.Body}, End: last})
+	rc, data := http.NewResponseController(w), &body{r: r.Body}
+	_ = rc.SetReadDeadline(time.Time{})
+	n, err := a.svc.ExecControl.WriteStdin(r.Context(), project(r), x.Sandbox, x.ID, hutch.StdinChunk{Offset: offset, Data: data, End: last})
+	if data.ended.Load() {
+		infoOf(r).unread = false
+	} else { // net/http reads on before it answers
+		_ = rc.SetReadDeadline(time.Now().Add(a.cfg.BodyTimeout))
+	}
 	if err != nil {
 		return err
 	}
@@ -335,10 +351,16 @@ func (a *API) writeStdin(w http.ResponseWriter, r *http.Request) error {
 }
 
 // body marks a failure to read a request as its caller's.
-type body struct{ r io.Reader }
+type body struct {
+	r     io.Reader
+	ended atomic.Bool // read to its end
+}
 
-func (b body) Read(p []byte) (int, error) {
+func (b *body) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.ended.Store(true)
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = hutch.Wrap(hutch.CodeCancelled, err, "the body ended early")
 	}

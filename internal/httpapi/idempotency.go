@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -133,7 +134,8 @@ func (a *API) record(rt route, w http.ResponseWriter, r *http.Request, call stor
 	case status >= 400 && status < 500 && status != statusClientGone:
 		recErr = a.svc.Idempotency.ForgetCall(ctx, call.Project, call.Key)
 	}
-	if recErr != nil {
+	// A conflict: another call that joined the same command has recorded it.
+	if recErr != nil && !errors.Is(recErr, hutch.ErrConflict) {
 		// The caller has its outcome; a repetition will take the call over.
 		a.log.ErrorContext(ctx, "keyed call not recorded", "request", infoOf(r).id, "op", rt.pattern, "error", recErr)
 	}

@@ -327,7 +327,7 @@ func TestSecondsNeverOverflow(t *testing.T) {
 
 func TestRawOutputAndGaps(t *testing.T) {
 	w := httptest.NewRecorder()
-	out := rawOutput{w: w, live: newLiveWriter(w, time.Second), stream: hutch.Stdout, next: 3}
+	out := rawOutput{w: w, live: newLiveWriter(w), stream: hutch.Stdout, next: 3}
 	for _, ev := range []hutch.OutputEvent{
 		{Keepalive: true},
 		{Stream: hutch.Stderr, Offset: 0, Data: []byte("no")},

@@ -11,32 +11,26 @@ import (
 	"hutch.dev/hutch/internal/x/sse"
 )
 
-// liveWriter sends what it is given at once, and cuts the connection of a caller who
-// does not read for too long. Not safe for concurrent use.
+// liveWriter sends what it is given at once. The recorder below it bounds how long that
+// may take. Not safe for concurrent use.
 type liveWriter struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
+	w  http.ResponseWriter
+	rc *http.ResponseController
 }
 
-func newLiveWriter(w http.ResponseWriter, timeout time.Duration) *liveWriter {
-	return &liveWriter{w: w, rc: http.NewResponseController(w), timeout: timeout}
+func newLiveWriter(w http.ResponseWriter) *liveWriter {
+	return &liveWriter{w: w, rc: http.NewResponseController(w)}
 }
 
 // Write implements io.Writer.
 func (l *liveWriter) Write(p []byte) (int, error) { return len(p), l.write(p) }
 
 func (l *liveWriter) write(p []byte) error {
-	// A writer without deadlines (a test's) says so; nothing is lost.
-	_ = l.rc.SetWriteDeadline(time.Now().Add(l.timeout))
 	if _, err := l.w.Write(p); err != nil {
 		return err
 	}
 	return l.rc.Flush()
 }
-
-// restore lifts the deadline for the connection's next request.
-func (l *liveWriter) restore() { _ = l.rc.SetWriteDeadline(time.Time{}) }
 
 // eventStream is an answer of server-sent events with keep-alive comments.
 type eventStream struct {
@@ -51,14 +45,14 @@ type eventStream struct {
 }
 
 // newEventStream begins the answer. close must be called before the handler returns.
-func newEventStream(w http.ResponseWriter, writeTimeout, keepalive time.Duration) *eventStream {
+func newEventStream(w http.ResponseWriter, keepalive time.Duration) *eventStream {
 	h := w.Header()
 	// Without the charset, a client that goes by the letter of HTTP reads Latin-1.
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no") // tells a common proxy not to hold events back
 	w.WriteHeader(http.StatusOK)
-	s := &eventStream{live: newLiveWriter(w, writeTimeout), stop: make(chan struct{})}
+	s := &eventStream{live: newLiveWriter(w), stop: make(chan struct{})}
 	s.out = sse.NewWriter(s.live)
 	// Headers go out now, with a comment, so that a caller knows at once that it was heard.
 	s.err = s.out.Comment("hutch")
@@ -99,7 +93,6 @@ func (s *eventStream) send(name, id string, v any) error {
 func (s *eventStream) close() {
 	close(s.stop)
 	s.wg.Wait()
-	s.live.restore()
 }
 
 // asciiJSON is v as JSON in one line of ASCII. Some published clients split a stream

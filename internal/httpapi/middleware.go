@@ -23,6 +23,8 @@ type info struct {
 	route string // pattern, "other" if none fits
 	key   hutch.APIKey
 	call  *keyedCall // under an Idempotency-Key; nil = none
+
+	unread bool // it has a body that was not read to its end
 }
 
 type infoKey struct{}
@@ -40,14 +42,23 @@ func project(r *http.Request) hutch.ProjectID { return infoOf(r).key.Project }
 // ServeHTTP answers a request, whatever it is.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	i := &info{id: requestID(r), route: "other"}
-	r = r.WithContext(context.WithValue(r.Context(), infoKey{}, i))
-	rec := &recorder{ResponseWriter: w}
+	i := &info{id: requestID(r), route: "other", unread: r.ContentLength != 0}
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), infoKey{}, i))
+	defer cancel()
+	r = r.WithContext(ctx)
+	rec := newRecorder(w, a.cfg.WriteTimeout)
+	if i.unread {
+		// Also for who has shown no key: net/http reads bodies that no handler does. Never
+		// without a body: net/http then waits already for the caller to leave, and would
+		// take the deadline's passing for that.
+		_ = rec.rc.SetReadDeadline(time.Now().Add(a.cfg.BodyTimeout))
+	}
 	rec.Header().Set(api.HeaderRequestID, i.id)
 	cors(rec.Header())
 	defer func() {
 		p := recover()
 		broken := p != nil && a.recovered(rec, r, p)
+		rec.extend() // for what net/http still holds back; it lifts the deadline after that
 		a.observe(rec, r, i, time.Since(start))
 		if broken {
 			panic(http.ErrAbortHandler)
@@ -165,12 +176,26 @@ func cors(h http.Header) {
 	h.Set("Access-Control-Max-Age", "600")
 }
 
-// recorder notes what was answered, for the log.
+// pieceSize is how much a caller must read within WriteTimeout.
+const pieceSize = 64 << 10
+
+// recorder notes what was answered, for the log, and cuts the connection of a caller who
+// does not read for too long.
 type recorder struct {
 	http.ResponseWriter
-	status int
-	bytes  int64
+	rc      *http.ResponseController
+	timeout time.Duration
+	status  int
+	bytes   int64
 }
+
+func newRecorder(w http.ResponseWriter, timeout time.Duration) *recorder {
+	return &recorder{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
+}
+
+// extend gives the caller its time anew. A writer without deadlines (a test's) says so;
+// nothing is lost.
+func (w *recorder) extend() { _ = w.rc.SetWriteDeadline(time.Now().Add(w.timeout)) }
 
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 {
@@ -183,9 +208,17 @@ func (w *recorder) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
-	n, err := w.ResponseWriter.Write(p)
-	w.bytes += int64(n)
-	return n, err
+	total := 0
+	for {
+		piece := p[:min(len(p), pieceSize)]
+		w.extend()
+		n, err := w.ResponseWriter.Write(piece)
+		w.bytes += int64(n)
+		total += n
+		if p = p[len(piece):]; err != nil || len(p) == 0 {
+			return total, err
+		}
+	}
 }
 
 // Unwrap lets http.ResponseController reach the connection.

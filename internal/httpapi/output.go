@@ -38,8 +38,7 @@ func (a *API) execOutput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := rawOutput{w: w, live: newLiveWriter(w, a.cfg.WriteTimeout), stream: stream, next: offset}
-	defer out.live.restore()
+	out := rawOutput{w: w, live: newLiveWriter(w), stream: stream, next: offset}
 	w.Header().Set(api.HeaderExecID, string(x.ID))
 	ended, err := a.svc.Execs.FollowExec(r.Context(), project(r), x.Sandbox, x.ID, opt, out.event)
 	switch {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"strconv"
@@ -63,7 +64,9 @@ func (a *API) createKey(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	shown := showKey(k)
-	keepInstead(r, encode(shown))
+	if err := keepInstead(r, shown); err != nil {
+		return err
+	}
 	shown.Key = secret
 	return writeJSON(w, http.StatusCreated, shown)
 }
@@ -76,12 +79,19 @@ func (a *API) bodyWithoutQuery(w http.ResponseWriter, r *http.Request) ([]byte, 
 	return readBody(w, r, maxBody)
 }
 
-// keepInstead has b recorded for a repetition in place of the answer, because a key is
+// keepInstead has v recorded for a repetition in place of the answer, because a key is
 // shown once and never stored.
-func keepInstead(r *http.Request, b []byte) {
-	if k := infoOf(r).call; k != nil {
-		k.keep = b
+func keepInstead(r *http.Request, v any) error {
+	k := infoOf(r).call
+	if k == nil {
+		return nil
 	}
+	var b bytes.Buffer
+	if err := encode(&b, v); err != nil {
+		return err
+	}
+	k.keep = b.Bytes()
+	return nil
 }
 
 func (a *API) newKey(r *http.Request, want hutch.CreateKey) (hutch.APIKey, string, error) {
@@ -176,7 +186,9 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	shown := showToken(k)
-	keepInstead(r, encode(shown))
+	if err := keepInstead(r, shown); err != nil {
+		return err
+	}
 	shown.Token = secret
 	return writeJSON(w, http.StatusOK, shown)
 }
@@ -267,7 +279,7 @@ func (a *API) watchEvents(w http.ResponseWriter, r *http.Request, want hutch.Eve
 		}
 		want.After = int64(seq)
 	}
-	out := newEventStream(w, a.cfg.WriteTimeout, a.cfg.Keepalive)
+	out := newEventStream(w, a.cfg.Keepalive)
 	defer out.close()
 	err := a.svc.Events.WatchEvents(r.Context(), want, func(ev hutch.Event) error {
 		return out.send(api.EventEvent, strconv.FormatInt(ev.Seq, 10), showEvent(ev))

@@ -1,10 +1,10 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -14,22 +14,68 @@ import (
 	"hutch.dev/hutch/api"
 )
 
-// encode is JSON as this API writes it: <, > and & stay readable.
-func encode(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+// Bounds of the memory that large answers take.
+const (
+	largeOutput = 4 << 20 // bytes of kept output from which on an answer counts
+
+	// answerFactor is how many bytes an answer takes for each byte of output: JSON writes
+	// a control character as six, and the text is held beside it.
+	answerFactor = 8
+
+	maxLargeMemory = 256 << 20 // one answer with the most output a command may keep, of both streams
+)
+
+// reserve waits until there is room in memory for an answer with the output of x, and
+// holds it until the request ends.
+func (a *API) reserve(ctx context.Context, x hutch.Exec) error {
+	n := keptOutput(x)
+	if n <= largeOutput {
+		return nil
+	}
+	n = min(n*answerFactor, maxLargeMemory)
+	if err := a.large.Acquire(ctx, n); err != nil {
+		return context.Cause(ctx)
+	}
+	context.AfterFunc(ctx, func() { a.large.Release(n) })
+	return nil
+}
+
+func keptOutput(x hutch.Exec) int64 {
+	if x.Result == nil {
+		return 0
+	}
+	out, errs := x.Result.Stdout, x.Result.Stderr
+	return int64(len(out.Head) + len(out.Tail) + len(errs.Head) + len(errs.Tail))
+}
+
+// encode writes v as JSON as this API has it: <, > and & stay readable. It is one Write,
+// of the encoder's own buffer: a large answer is in memory once.
+func encode(w io.Writer, v any) error {
+	out := written{w: w}
+	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	err := enc.Encode(v)
+	if err != nil && !out.begun {
 		panic(err) // only types of package api come here, and those encode
 	}
-	return b.Bytes()
+	return clientGone(err)
+}
+
+// written tells a failure to write from one to encode.
+type written struct {
+	w     io.Writer
+	begun bool
+}
+
+func (o *written) Write(p []byte) (int, error) {
+	o.begun = true
+	return o.w.Write(p)
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, err := w.Write(encode(v))
-	return clientGone(err)
+	return encode(w, v)
 }
 
 // errClientGone marks a failure to write: there is nobody to tell about it.
@@ -92,6 +138,11 @@ func (a *API) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if body.Code == hutch.CodeUnauthenticated {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="hutch"`)
+	}
+	if info.unread || body.Code == hutch.CodeUnauthenticated {
+		// Nobody waits for the rest of a body that is not wanted, nor keeps a connection
+		// for a caller who has shown no key.
+		w.Header().Set("Connection", "close")
 	}
 	_ = writeJSON(w, status, body) // a caller who has left needs no answer
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"net/url"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/x/id"
@@ -72,6 +73,9 @@ func (a *API) serve(rt route) http.Handler {
 				if err := a.authenticate(r, rt.scope); err != nil {
 					return err
 				}
+			}
+			if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+				return hutch.Errorf(hutch.CodeBadRequest, "the query is malformed: write %% as %%25, ; as %%3B, and separate parameters by &")
 			}
 			if rt.once == onceReplay || rt.once == onceAttach {
 				return a.once(rt, w, r)

@@ -64,7 +64,7 @@ func (a *API) followExec(w http.ResponseWriter, r *http.Request) error {
 // it has begun it never returns an error that is to be answered.
 func (a *API) stream(w http.ResponseWriter, r *http.Request, x hutch.Exec, opt hutch.FollowOptions, following bool) error {
 	w.Header().Set(api.HeaderExecID, string(x.ID))
-	out := newEventStream(w, a.cfg.WriteTimeout, a.cfg.Keepalive)
+	out := newEventStream(w, a.cfg.Keepalive)
 	defer out.close()
 	c := newChunker(opt, func(p piece) error { return sendPiece(out, p, following) })
 	ended, err := a.svc.Execs.FollowExec(r.Context(), project(r), x.Sandbox, x.ID, opt, c.event)

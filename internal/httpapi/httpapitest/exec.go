@@ -353,6 +353,9 @@ func (s shown) from(at int64, budgeted bool) []hutch.OutputEvent {
 
 // WriteStdin implements httpapi.ExecControl.
 func (f *Fake) WriteStdin(_ context.Context, p hutch.ProjectID, _ hutch.SandboxID, xid hutch.ExecID, chunk hutch.StdinChunk) (int64, error) {
+	if err := f.called("WriteStdin"); err != nil {
+		return 0, err
+	}
 	offset, r, end := chunk.Offset, chunk.Data, chunk.End
 	c, err := f.commandOf(p, xid)
 	if err != nil {

@@ -33,6 +33,9 @@ func (i *idempotency) BeginCall(_ context.Context, c storedCall) (storedCall, bo
 func (i *idempotency) FinishCall(_ context.Context, c storedCall) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.calls[string(c.Project)+"/"+c.Key].Status != 0 {
+		return hutch.ErrConflict
+	}
 	i.calls[string(c.Project)+"/"+c.Key] = c
 	return nil
 }
