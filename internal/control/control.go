@@ -139,6 +139,7 @@ func New(cfg Config, st store.Store, m Metrics, log *slog.Logger) *Control {
 		ready: hutch.Errorf(hutch.CodeUnavailable, "starting: sandboxes of the last run are being taken over"),
 	}
 	c.execs = newExecLog(st, c.log, c.watchers.wake)
+	c.execs.onEnd = m.ExecEnded // counted when it is on record: what is told of again is counted once
 	return c
 }
 

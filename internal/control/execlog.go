@@ -24,7 +24,8 @@ import (
 type execLog struct {
 	store store.Execs
 	log   *slog.Logger
-	wake  func() // called when events were stored
+	wake  func()                             // called when events were stored
+	onEnd func(hutch.ExecEnd, time.Duration) // called when an end was stored; may be nil
 
 	work   context.Context // ends with close: writes that fail are given up then
 	cancel context.CancelFunc
@@ -170,6 +171,9 @@ func (l *execLog) write(e *execEntry) {
 		err := l.store.PutExec(context.Background(), rec, ev...)
 		if err == nil && len(ev) > 0 {
 			l.wake()
+		}
+		if r := rec.Result; err == nil && r != nil && l.onEnd != nil {
+			l.onEnd(r.End, r.EndedAt.Sub(r.StartedAt))
 		}
 		if err != nil && tries == 0 {
 			l.log.Error("record of a command could not be stored", "exec", rec.ID, "sandbox", rec.Sandbox, "op", "record", "error", err)

@@ -111,13 +111,7 @@ func (c *Control) ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 	if first {
 		c.activity.add(id, -1)
 	}
-	if err := c.execs.settle(ctx, x); err != nil {
-		return err
-	}
-	if first { // counted when it is on record: an end that is told of again is counted then
-		c.metrics.ExecEnded(r.End, r.EndedAt.Sub(r.StartedAt))
-	}
-	return nil
+	return c.execs.settle(ctx, x)
 }
 
 // ExecFound takes a command that a sandbox which was taken over knows onto record, if
