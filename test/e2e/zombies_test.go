@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,16 +31,31 @@ func TestCaseC01OrphansAreReaped(t *testing.T) {
 	eventually(t, "no zombie is left", func() bool { return s.out(t, sb.ID, countZombies) == "0" })
 }
 
-// The short form of a soak: what grows with each command would show after a thousand.
+// What grows with each command would show after a thousand of them. HUTCH_SOAK=1 runs
+// twenty thousand.
 func TestCaseC03ManyCommandsLeaveNothing(t *testing.T) {
+	runs := 1000
+	if os.Getenv("HUTCH_SOAK") != "" {
+		runs = 20_000
+	}
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
-	warm := func(n int) { parallel(t, n, 4, func(int) { s.run(t, sb.ID, `true`) }) }
-	warm(50)
+	run := func(n int) { parallel(t, n, 4, func(int) { s.run(t, sb.ID, `true`) }) }
+	run(50)
 	guestFDs := `ls /proc/1/fd | wc -l`
-	hostBefore, guestBefore := s.openFiles(t), s.out(t, sb.ID, guestFDs)
-	warm(1000)
-	eventually(t, "the server's descriptors are as before", func() bool { return s.openFiles(t) <= hostBefore })
+	guestBefore := s.out(t, sb.ID, guestFDs)
+	before := s.openFiles(t)
+	run(runs)
+	var grown string
+	defer func() {
+		if grown != "" {
+			t.Errorf("the server holds more than before %d commands: %s", runs, grown)
+		}
+	}()
+	eventually(t, "the server's descriptors are as before", func() bool {
+		grown = s.openFiles(t).beyond(before)
+		return grown == ""
+	})
 	eventually(t, "the guest's descriptors are as before", func() bool { return s.out(t, sb.ID, guestFDs) == guestBefore })
 	if z := s.out(t, sb.ID, countZombies); z != "0" {
 		t.Errorf("%s zombies", z)
@@ -46,15 +65,82 @@ func TestCaseC03ManyCommandsLeaveNothing(t *testing.T) {
 	}
 }
 
-// openFiles counts the server's descriptors but for its clients' connections.
-func (s *server) openFiles(t *testing.T) int {
+// storeConnections bounds the store's pool, which fills as reads happen to coincide: one
+// that writes, four that read, and one more while a spent one is replaced.
+const storeConnections = 6
+
+// descriptors counts open files by what they are.
+type descriptors map[string]int
+
+// beyond says which kinds there are more of than in before; nothing if none.
+func (d descriptors) beyond(before descriptors) string {
+	var more []string
+	for kind, n := range d {
+		bound := before[kind]
+		if strings.HasPrefix(filepath.Base(kind), "hutch.db") {
+			bound = max(bound, storeConnections)
+		}
+		if n > bound {
+			more = append(more, fmt.Sprintf("%s %d -> %d", kind, before[kind], n))
+		}
+	}
+	slices.Sort(more)
+	return strings.Join(more, ", ")
+}
+
+// openFiles counts the server's descriptors but for its clients' connections, of which
+// the client keeps as many as it likes.
+func (s *server) openFiles(t *testing.T) descriptors {
 	t.Helper()
-	fds, err := filepath.Glob(filepath.Join("/proc", itoa(s.cmd.Process.Pid), "fd", "*"))
+	clients := s.clientConnections(t)
+	dir := filepath.Join("/proc", itoa(s.cmd.Process.Pid), "fd")
+	fds, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(fds)
+	d := descriptors{}
+	for _, fd := range fds {
+		kind, err := os.Readlink(filepath.Join(dir, fd.Name()))
+		switch {
+		case err != nil, clients[kind]: // closed meanwhile, or not of interest
+		case strings.HasPrefix(kind, "socket:"), strings.HasPrefix(kind, "pipe:"):
+			kind, _, _ = strings.Cut(kind, ":")
+			d[kind]++
+		default:
+			d[kind]++
+		}
+	}
+	return d
 }
+
+// clientConnections returns the links in /proc/PID/fd of the server's connections with
+// its clients.
+func (s *server) clientConnections(t *testing.T) map[string]bool {
+	t.Helper()
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(s.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile(filepath.Join("/proc", itoa(s.cmd.Process.Pid), "net/tcp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, local := map[string]bool{}, fmt.Sprintf("0100007F:%04X", n)
+	for row := range strings.Lines(string(table)) {
+		f := strings.Fields(row) // proc(5): slot, local, remote, state, ... inode is the tenth
+		if len(f) > 9 && f[1] == local && f[3] != listening {
+			links["socket:["+f[9]+"]"] = true
+		}
+	}
+	return links
+}
+
+// listening is TCP_LISTEN in /proc/net/tcp.
+const listening = "0A"
 
 func TestCaseC06NoDefunctProcessOnTheHost(t *testing.T) {
 	runs := 200
