@@ -29,6 +29,8 @@ const (
 	CodeGuestUnresponsive   Code = "guest_unresponsive"
 	CodeDiskFull            Code = "disk_full"
 	CodeUnsupported         Code = "unsupported"
+	CodeShellBusy           Code = "shell_busy"
+	CodePortClosed          Code = "port_closed"
 	CodeCancelled           Code = "cancelled"
 	CodeInternal            Code = "internal"
 )
@@ -53,6 +55,8 @@ var (
 	ErrGuestUnresponsive   = &Error{Code: CodeGuestUnresponsive, Message: "the sandbox does not answer"}
 	ErrDiskFull            = &Error{Code: CodeDiskFull, Message: "the disk is full"}
 	ErrUnsupported         = &Error{Code: CodeUnsupported, Message: "not supported here"}
+	ErrShellBusy           = &Error{Code: CodeShellBusy, Message: "another command runs in this shell session"}
+	ErrPortClosed          = &Error{Code: CodePortClosed, Message: "nothing in the sandbox listens on that port"}
 	ErrCancelled           = &Error{Code: CodeCancelled, Message: "the caller went away or cancelled"}
 	ErrInternal            = &Error{Code: CodeInternal, Message: "internal error"}
 )

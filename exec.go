@@ -48,6 +48,24 @@ type ExecSpec struct {
 	Grace           time.Duration     `json:"grace,omitempty"`
 	MaxOutputBytes  int               `json:"max_output_bytes,omitempty"` // budget a stream
 	Background      bool              `json:"background,omitempty"`
+
+	// Terminal gives the command a terminal of that size as its stdin, stdout and stderr:
+	// what it writes is all on [Stdout], and its input stays open. Ended by its hang-up
+	// (HUP) when it is stopped, then TERM and KILL as any other.
+	Terminal *TerminalSize `json:"terminal,omitempty"`
+	// Shell runs Cmd in the shell session of that name (1 to 64 of [A-Za-z0-9_-]), which
+	// is started if there is none: the working directory, variables, functions and options
+	// that one command leaves are there for the next. While a command runs in a session
+	// another is refused with [ErrShellBusy]. Cwd, Env and User are for the session's start; on
+	// a session that runs, Cwd and Env are refused and another User too.
+	Shell string `json:"shell,omitempty"`
+	// Lossless makes the command wait, as a pipe would, rather than lose output that a
+	// follower has not taken yet and that no file can hold.
+	Lossless bool `json:"lossless,omitempty"`
+	// Login runs Cmd by /bin/bash -l -c instead of /bin/sh -c.
+	Login bool `json:"login,omitempty"`
+	// Tag is a label to find the command by; 1 to 64 printable characters.
+	Tag string `json:"tag,omitempty"`
 }
 
 // KilledProcess is one process a stop found and ended, or a normal end left running.
@@ -82,10 +100,14 @@ type ExecResult struct {
 	LeftRunning []KilledProcess `json:"left_running,omitempty"` // children that outlived a normal end
 	Escalated   bool            `json:"escalated,omitempty"`    // TERM was not enough
 	LimitsHit   []string        `json:"limits_hit,omitempty"`   // "disk", "pids": limits met on the way
-	StartedAt   time.Time       `json:"started_at"`
-	EndedAt     time.Time       `json:"ended_at"`
-	CPU         time.Duration   `json:"cpu"`         // as the guest measured it: a hint
-	PeakMemory  int64           `json:"peak_memory"` // bytes, as the guest measured it: a hint
+	Cwd         string          `json:"cwd,omitempty"`          // where the shell session is now
+	// ShellReplaced says that this command began in a new session, because the one before
+	// it had ended, and why: "exited", "killed", "hung".
+	ShellReplaced string        `json:"shell_replaced,omitempty"`
+	StartedAt     time.Time     `json:"started_at"`
+	EndedAt       time.Time     `json:"ended_at"`
+	CPU           time.Duration `json:"cpu"`         // as the guest measured it: a hint
+	PeakMemory    int64         `json:"peak_memory"` // bytes, as the guest measured it: a hint
 }
 
 // Exec is the record of one command. It outlives the sandbox for the retention time.

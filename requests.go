@@ -16,6 +16,7 @@ type CreateSandbox struct {
 	Hostname    string         // a DNS label; empty = derived from the id
 	TTL         *time.Duration // nil = the default; 0 = the most the operator allows
 	IdleTimeout time.Duration  // 0 = none
+	Access      Access
 }
 
 // SandboxQuery asks for one page of a project's sandboxes, newest first. Zero
@@ -25,6 +26,8 @@ type SandboxQuery struct {
 	States   []State
 	Template string
 	Metadata map[string]string // all of these pairs
+	Since    time.Time         // only those created then or later
+	Oldest   bool              // oldest first
 	Cursor   string            // from the previous page; empty = the first
 	Limit    int               // 0 = 100
 }
@@ -41,6 +44,7 @@ type StdinChunk struct {
 	Offset int64     // of the first byte of Data in the whole input; bytes given before are skipped
 	Data   io.Reader // read to its end
 	End    bool      // nothing follows: close the input
+	Append bool      // Offset has no meaning: Data comes after whatever was given so far
 }
 
 // ExecQuery asks for one page of a sandbox's commands, newest first. It can be
@@ -63,8 +67,10 @@ const (
 type FollowOptions struct {
 	Stdout   int64 // byte offset to start from
 	Stderr   int64
-	Budgeted bool // keep to the command's output budget: head live, a gap, the tail at the end
-	NoWait   bool // stop after what there is now
+	Budgeted bool  // keep to the command's output budget: head live, a gap, the tail at the end
+	NoWait   bool  // stop after what there is now
+	Live     bool  // Stdout and Stderr have no meaning: start with what is written from now on
+	Last     int64 // with Live: start this many bytes before now, as far as they are kept
 }
 
 // OutputEvent is one step of following a command. Exactly one of Data, GapTo and
@@ -91,4 +97,36 @@ type CreateKey struct {
 	Name    string // a label for people
 	Scope   Scope
 	TTL     time.Duration // 0 = never expires
+}
+
+// BuildRequest asks for a template to be built. Exactly one source is set.
+type BuildRequest struct {
+	ID      string // UUID; empty = a new one
+	Project ProjectID
+	Name    string // of the template; replaced if it exists
+
+	Recipe   string // name of a recipe that the server has
+	ImageRef string // image in a registry: "host/path:tag" or "@sha256:…"
+	Archive  string // path on the server of an OCI layout or a `docker save` tar; for callers on the server itself
+
+	Username, Password string // for the registry; never stored
+	Resources          Resources
+	Force              bool // build although the result is there
+}
+
+// AuditQuery asks for a project's audited calls, newest first.
+type AuditQuery struct {
+	Project ProjectID
+	Since   time.Time
+	Limit   int // 0 = 200, at most 1000
+}
+
+// LogQuery asks for what a sandbox's commands wrote, line by line, in the order of the
+// commands' starts, and while following in the order it comes.
+type LogQuery struct {
+	Project ProjectID
+	Sandbox SandboxID
+	Stream  string // [Stdout], [Stderr]; empty = both
+	Tail    int    // only the last lines; 0 = all that is kept
+	Follow  bool   // go on with what comes, until the sandbox ends
 }

@@ -78,6 +78,33 @@ type Sandbox struct {
 
 	BootMode string        // "cold"
 	Boot     time.Duration // create call to guest answering
+
+	Access Access
+}
+
+// Surface is the API that a sandbox was made through; it decides defaults that the APIs
+// do not share.
+type Surface string
+
+// The surfaces.
+const (
+	SurfaceNative Surface = ""
+	SurfaceE2B    Surface = "e2b"
+)
+
+// Access says who reaches a sandbox besides the holders of its project's keys.
+type Access struct {
+	Surface Surface `json:"surface,omitempty"`
+	// Secure demands the sandbox's token of who calls its agent through the E2B surface.
+	Secure bool `json:"secure,omitempty"`
+	// PrivatePorts demands a token of who reaches its ports through the edge; else the
+	// sandbox's id, which nobody can guess, is enough.
+	PrivatePorts bool `json:"private_ports,omitempty"`
+	// MaskHost is the Host header that servers inside are shown; "${PORT}" in it is the
+	// port. Empty = as the caller sent it.
+	MaskHost string `json:"mask_host,omitempty"`
+	// Ports are labels of ports, by number.
+	Ports map[int]string `json:"ports,omitempty"`
 }
 
 // ProcessDefaults is what a template says of the processes started in it.
@@ -97,6 +124,49 @@ type Template struct {
 	Defaults  ProcessDefaults
 	Resources Resources // defaults for sandboxes made from it
 	CreatedAt time.Time
+
+	Aliases     []string // other names it answers to; no two templates share one
+	Description string
+	// Entrypoint is the image's: it is not run by itself, but known to who asks.
+	Entrypoint []string
+}
+
+// BuildStatus is how far a build of a template is.
+type BuildStatus string
+
+// The states of a build.
+const (
+	BuildQueued  BuildStatus = "queued"
+	BuildRunning BuildStatus = "building"
+	BuildDone    BuildStatus = "done"
+	BuildFailed  BuildStatus = "failed"
+)
+
+// Build is the record of one build of a template. Its log is kept beside it.
+type Build struct {
+	ID        string // UUID
+	Project   ProjectID
+	Template  string
+	Source    string // "recipe base", "image host/path:tag", …
+	Status    BuildStatus
+	Step      string // the step it is in, or failed in
+	Error     string // a sentence; empty unless failed
+	SizeBytes int64
+	StartedAt time.Time
+	EndedAt   time.Time // zero until it has ended
+}
+
+// AuditEntry is one call that changed something, or tried to.
+type AuditEntry struct {
+	ID        int64
+	At        time.Time
+	Project   ProjectID
+	Key       string // prefix of the API key
+	RequestID string
+	Method    string
+	Route     string // pattern, never the path itself
+	Sandbox   SandboxID
+	Status    int
 }
 
 // Event is one line of a sandbox's life, for people and for programs.
@@ -108,4 +178,21 @@ type Event struct {
 	Exec    ExecID // empty unless about a command
 	Type    string // "sandbox.started", "exec.ended", …
 	Data    map[string]string
+}
+
+// LogLine is one line that something in a sandbox, or a build of a template, wrote.
+type LogLine struct {
+	At     time.Time // of the command's start for lines of old, else when it was read
+	Exec   ExecID    // whose line it is; empty in a build's log
+	Stream string    // [Stdout] or [Stderr]; empty in a build's log
+	Text   string    // valid UTF-8, without its line end
+}
+
+// BootStat is how long creates of one template took.
+type BootStat struct {
+	Template string
+	Mode     string // BootMode
+	Count    int
+	P50, P95 time.Duration
+	P99, Max time.Duration
 }
