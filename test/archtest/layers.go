@@ -68,6 +68,9 @@ var layers = []layer{
 	// and reach services through interfaces of their own.
 	{pkg: "internal/httpapi/...", may: []string{".", "api/...", "internal/httpapi/...", "internal/obs", "internal/store", "internal/x/..."}},
 
+	{pkg: "internal/e2bapi/...", may: []string{".", "internal/e2bapi/...", "internal/x/..."}},
+	{pkg: "internal/edge/...", may: []string{".", "internal/edge/...", "internal/x/..."}},
+
 	// What talks to a server as anybody could.
 	{pkg: "internal/cli/...", may: []string{".", "api/...", "client/...", "internal/cli/...", "internal/x/..."}},
 	{pkg: "internal/bench/...", may: []string{".", "api/...", "client/...", "internal/bench/...", "internal/guestapi", "internal/guestclient", "internal/link", "internal/runtime/...", "internal/x/..."}},

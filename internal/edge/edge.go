@@ -1,0 +1,123 @@
+// Package edge is the way in: it takes requests for servers inside sandboxes to them.
+//
+// It owns the recognition of such requests, what their callers must show, and the answers
+// for a sandbox that is not there and a port that nothing listens on. It owns neither
+// sandboxes nor the connection into one: package control finds the sandbox, and the sandbox's
+// [hutch.Guest] dials the port, on its loopback, so that a server that listens on
+// localhost alone is reached as well.
+//
+// A request is for a sandbox if it has both headers [HeaderSandbox] and [HeaderPort], else
+// if its host is <port>-<sandbox>.<domain>; everything else is for the next handler. The
+// sandbox's id cannot be guessed and is the credential, unless the sandbox was made with
+// private ports: then a token is asked for, which never reaches the server inside.
+//
+// Each request has a connection of its own into the sandbox. None is kept: one from before a
+// pause, a restore or a restart inside would be dead in a way that only a timeout tells.
+//
+// A connection into a sandbox that ends breaks the caller's too; it is never ended as if the
+// answer were whole.
+//
+// Start with [Edge.ServeHTTP], then route.go.
+package edge
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"hutch.dev/hutch"
+)
+
+// Sandboxes finds the sandboxes that requests are for.
+type Sandboxes interface {
+	// SandboxByID returns the record of a sandbox of any project; hutch.ErrNotFound if
+	// there is none, hutch.ErrSandboxGone if it has ended.
+	SandboxByID(ctx context.Context, id hutch.SandboxID) (hutch.Sandbox, error)
+	// Guest returns what a running sandbox can be asked for. It counts as active until
+	// done is called.
+	Guest(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (g hutch.Guest, done func(), err error)
+}
+
+// Tokens says whether a token is good for a sandbox.
+type Tokens interface {
+	Valid(id hutch.SandboxID, use, presented string) bool
+}
+
+// What the tokens of a sandbox are made for.
+const (
+	TokenTraffic = "traffic" // opens private ports
+	TokenAgent   = "envd"    // opens the sandbox's agent
+)
+
+// Config holds what may be set; zero fields get the default named.
+type Config struct {
+	// Domain is the part of a host name behind "<port>-<sandbox>.", without a port; empty
+	// = "localhost", whose subdomains most resolvers take for this machine.
+	Domain string
+	// Reserved are ports of a sandbox that are not servers inside, each with its handler,
+	// which finds the sandbox by [SandboxOf]. Tokens for them are the handler's to check.
+	Reserved map[int]http.Handler
+	// DialTimeout bounds the connecting to a port; 10 s. A sandbox that does not answer
+	// for so long is reported as such.
+	DialTimeout time.Duration
+	// MaxRequests is how many requests to one sandbox may be under way; 512. It keeps one
+	// sandbox's visitors from taking the server's descriptors.
+	MaxRequests int
+}
+
+// Edge routes requests into sandboxes. It is an http.Handler, safe for concurrent use.
+type Edge struct {
+	cfg       Config
+	sandboxes Sandboxes
+	tokens    Tokens
+	next      http.Handler
+	log       *slog.Logger
+	load      load
+}
+
+// New returns an Edge in front of next. It does no I/O and starts no goroutine.
+func New(cfg Config, s Sandboxes, t Tokens, next http.Handler, log *slog.Logger) *Edge {
+	if cfg.Domain == "" {
+		cfg.Domain = "localhost"
+	}
+	cfg.Domain = strings.ToLower(strings.TrimPrefix(cfg.Domain, "."))
+	if cfg.DialTimeout == 0 {
+		cfg.DialTimeout = 10 * time.Second
+	}
+	if cfg.MaxRequests == 0 {
+		cfg.MaxRequests = 512
+	}
+	return &Edge{cfg: cfg, sandboxes: s, tokens: t, next: next, log: log.With("component", "edge"), load: load{max: cfg.MaxRequests, n: map[hutch.SandboxID]int{}}}
+}
+
+// ServeHTTP takes a request to its sandbox, or to the next handler.
+func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	to, err := e.route(r)
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case to.Sandbox == "":
+		e.next.ServeHTTP(w, r)
+	case e.cfg.Reserved[to.Port] != nil:
+		e.cfg.Reserved[to.Port].ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, to)))
+	default:
+		e.forward(w, r, to)
+	}
+}
+
+// Target is what a request is for.
+type Target struct {
+	Sandbox hutch.SandboxID
+	Port    int
+	ByHost  bool // it was named by the host, so that cookies are the sandbox port's own
+}
+
+type targetKey struct{}
+
+// SandboxOf returns what a request that came to a reserved port is for.
+func SandboxOf(ctx context.Context) (Target, bool) {
+	to, ok := ctx.Value(targetKey{}).(Target)
+	return to, ok
+}

@@ -1,0 +1,164 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"hutch.dev/hutch"
+)
+
+// forward takes a request to a port inside and its answer back, as they come.
+func (e *Edge) forward(w http.ResponseWriter, r *http.Request, to Target) {
+	sb, err := e.sandboxes.SandboxByID(r.Context(), to.Sandbox)
+	if err != nil || sb.State != hutch.StateRunning {
+		e.refuse(w, r, to, refusalOf(err))
+		return
+	}
+	if sb.Access.PrivatePorts && !e.admitted(w, r, to) {
+		return
+	}
+	if !e.load.enter(sb.ID) {
+		w.Header().Set("Retry-After", "1")
+		e.refuse(w, r, to, tooMany)
+		return
+	}
+	defer e.load.leave(sb.ID)
+	g, done, err := e.sandboxes.Guest(r.Context(), sb.Project, sb.ID)
+	if err != nil {
+		e.refuse(w, r, to, refusalOf(err))
+		return
+	}
+	defer done()
+	e.proxy(g, sb, to).ServeHTTP(w, r)
+}
+
+// proxy makes a proxy for one request.
+func (e *Edge) proxy(g hutch.Guest, sb hutch.Sandbox, to Target) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host = "http", net.JoinHostPort("sandbox", strconv.Itoa(to.Port))
+			p.Out.Host = p.In.Host
+			if mask := sb.Access.MaskHost; mask != "" {
+				p.Out.Host = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(to.Port))
+			}
+			e.forwarded(p)
+			e.withoutOurs(p.Out, to)
+		},
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(ctx, e.cfg.DialTimeout)
+				defer cancel()
+				c, err := g.DialPort(ctx, to.Port)
+				if err != nil {
+					return nil, err
+				}
+				return conn{c}, nil
+			},
+			DisableKeepAlives:  true,
+			DisableCompression: true, // what the server inside sends is what the caller gets
+		},
+		FlushInterval: -1,
+		ErrorLog:      nil,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() != nil {
+				panic(http.ErrAbortHandler) // the caller left, or the server stops
+			}
+			ref := refusalOf(err)
+			if ref.kind == portClosed {
+				ref.listeners, _ = g.Listeners(r.Context()) // for a person; without it the page says less
+			}
+			e.refuse(w, r, to, ref)
+		},
+	}
+}
+
+// forwarded says how the request came. A proxy in front of us has said it already: only
+// it knows whether the caller spoke TLS, and by what name it called.
+func (e *Edge) forwarded(p *httputil.ProxyRequest) {
+	p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
+	p.SetXForwarded()
+	for _, h := range []string{"X-Forwarded-Proto", "X-Forwarded-Host"} {
+		if v := p.In.Header.Get(h); v != "" {
+			p.Out.Header.Set(h, v)
+		}
+	}
+}
+
+// withoutOurs removes what was meant for us: how the sandbox was named, and what opens it.
+func (e *Edge) withoutOurs(r *http.Request, to Target) {
+	for _, h := range []string{HeaderSandbox, HeaderPort, HeaderToken} {
+		r.Header.Del(h)
+	}
+	if e.tokens.Valid(to.Sandbox, TokenAgent, r.Header.Get(HeaderAgentToken)) {
+		r.Header.Del(HeaderAgentToken) // any other value is the application's own
+	}
+	dropCookie(r.Header, cookieName)
+	if q := r.URL.Query(); q.Has(tokenParam) {
+		q.Del(tokenParam)
+		r.URL.RawQuery = q.Encode()
+	}
+}
+
+// refusalOf says what a failure means to the caller.
+func refusalOf(err error) refusal {
+	switch {
+	case errors.Is(err, hutch.ErrPortClosed):
+		return refusal{kind: portClosed}
+	case errors.Is(err, hutch.ErrGuestUnresponsive), errors.Is(err, context.DeadlineExceeded):
+		return refusal{kind: unresponsive}
+	case err == nil, errors.Is(err, hutch.ErrNotFound), errors.Is(err, hutch.ErrSandboxGone), errors.Is(err, hutch.ErrInvalidState):
+		return refusal{kind: noSandbox}
+	}
+	return refusal{kind: badAnswer}
+}
+
+// conn makes a connection inside one of Go's. It has no deadlines: what must end ends with
+// its request.
+type conn struct{ hutch.PortConn }
+
+type addr struct{}
+
+func (addr) Network() string { return "sandbox" }
+func (addr) String() string  { return "sandbox" }
+
+func (conn) LocalAddr() net.Addr              { return addr{} }
+func (conn) RemoteAddr() net.Addr             { return addr{} }
+func (conn) SetDeadline(time.Time) error      { return nil }
+func (conn) SetReadDeadline(time.Time) error  { return nil }
+func (conn) SetWriteDeadline(time.Time) error { return nil }
+
+var _ io.ReadWriteCloser = conn{}
+
+// load counts requests under way for each sandbox.
+type load struct {
+	max int
+
+	mu sync.Mutex
+	n  map[hutch.SandboxID]int
+}
+
+func (l *load) enter(id hutch.SandboxID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n[id] >= l.max {
+		return false
+	}
+	l.n[id]++
+	return true
+}
+
+func (l *load) leave(id hutch.SandboxID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n[id]--; l.n[id] <= 0 {
+		delete(l.n, id)
+	}
+}
