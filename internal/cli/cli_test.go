@@ -142,6 +142,8 @@ func TestGolden(t *testing.T) {
 	}{
 		{"ls", []string{"ls"}},
 		{"ls-json", []string{"ls", "--json"}},
+		{"ls-quiet", []string{"ls", "-q"}},
+		{"ls-execs-quiet", []string{"ls", sb, "--quiet"}},
 		{"ls-none", []string{"ls", "--template", "other"}},
 		{"ls-none-json", []string{"ls", "--template", "other", "--json"}},
 		{"ls-execs", []string{"ls", sb}},

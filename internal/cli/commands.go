@@ -58,7 +58,7 @@ type app struct {
 // return are [*ExitError] and have been printed.
 func Commands(env Env) []*cobra.Command {
 	makers := []func(*app) *cobra.Command{
-		newCreate, newLs, newGet, newExec, newFollow, newCancel, newRm, newExtend,
+		newCreate, newLs, newGet, newExec, newShell, newCp, newFollow, newLogs, newEvents, newCancel, newRm, newExtend,
 		newPause, newResume, newTemplate, newKey, newVersion,
 	}
 	out := make([]*cobra.Command, 0, len(makers))

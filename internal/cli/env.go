@@ -39,10 +39,11 @@ const retries = 6
 
 // Env is the world of a command.
 type Env struct {
-	Stdin    io.Reader // read by exec -i only
+	Stdin    io.Reader // read by exec -i, shell and cp - only
 	Stdout   io.Writer
 	Stderr   io.Writer
 	Terminal bool // stdout is a terminal: colours are welcome
+	TTY      TTY  // of the user; nil = there is none
 	Getenv   func(string) string
 	ReadFile func(string) ([]byte, error)
 	Now      func() time.Time
@@ -57,6 +58,7 @@ type Env struct {
 // OSEnv is the world as the operating system has it.
 func OSEnv(build api.BuildInfo) Env {
 	return Env{
+		TTY:   openTTY(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Terminal: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		Getenv:   os.Getenv, ReadFile: os.ReadFile, Now: time.Now, Build: build,

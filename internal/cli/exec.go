@@ -24,7 +24,8 @@ type execFlags struct {
 	shell                    string
 	cwd, user                string
 	env                      []string
-	stdin, detach            bool
+	session, tag             string
+	stdin, detach, tty       bool
 	timeout, noOutput, grace durationFlag
 	maxOutput                int
 	stdoutFrom, stderrFrom   int64
@@ -58,6 +59,10 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 				return errors.New("name a command to run, or give one to the shell with -c")
 			case fl.shell != "" && len(argv) > 0:
 				return errors.New("give a program with its arguments or -c, not both")
+			case fl.session != "" && fl.shell == "":
+				return errors.New("a shell session runs a line of shell: give it with -c")
+			case fl.tty && (fl.stdin || a.json):
+				return errors.New("--tty is a terminal, whose keys go in and whose output comes as it is: not with --stdin or --json")
 			case fl.stdin && fl.detach:
 				return errors.New("--stdin needs someone to read it: not possible with --detach")
 			}
@@ -74,8 +79,14 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 				return a.fail(err, exitNoResult)
 			}
 			sb := hutch.SandboxID(args[0])
-			if fl.detach {
+			if fl.tty {
+				req.Terminal = a.terminalSize()
+			}
+			switch {
+			case fl.detach:
 				return a.detach(cmd.Context(), cl, sb, req)
+			case fl.tty:
+				return a.execTerminal(cmd.Context(), cl, sb, req)
 			}
 			r := newRun(a, cl, fl)
 			return r.report(r.exec(cmd.Context(), sb, req))
@@ -88,6 +99,9 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 	f.StringVarP(&fl.user, "user", "u", "", "user to run it as: a name, or uid[:gid]")
 	f.StringArrayVarP(&fl.env, "env", "e", nil, "KEY=VALUE, or KEY to take it from here")
 	f.BoolVarP(&fl.stdin, "stdin", "i", false, "give it this program's stdin")
+	f.BoolVarP(&fl.tty, "tty", "t", false, "give it a terminal, and connect this one to it")
+	f.StringVarP(&fl.session, "session", "s", "", "run the line of -c in the shell session of this name, started if there is none")
+	f.StringVar(&fl.tag, "tag", "", "a label to find it by")
 	f.BoolVarP(&fl.detach, "detach", "d", false, "start it, print its id and leave")
 	f.Var(&fl.timeout, "timeout", "end it after this long (default 10m; with --detach never)")
 	f.Var(&fl.noOutput, "no-output-timeout", "end it when it is silent for this long")
@@ -100,7 +114,7 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 
 func (a *app) execRequest(fl execFlags, argv []string) (api.ExecRequest, error) {
 	req := api.ExecRequest{
-		Cmd: fl.shell, Argv: argv, Cwd: fl.cwd, User: fl.user, StdinOpen: fl.stdin,
+		Cmd: fl.shell, Argv: argv, Cwd: fl.cwd, User: fl.user, StdinOpen: fl.stdin, Shell: fl.session, Tag: fl.tag,
 		TimeoutSeconds: fl.timeout.seconds(), NoOutputTimeoutSeconds: fl.noOutput.seconds(), GraceSeconds: fl.grace.seconds(),
 	}
 	if fl.maxOutput != 0 {
@@ -328,6 +342,9 @@ func remark(w io.Writer, end api.ExecEnd) {
 	}
 	if len(end.LimitsHit) > 0 {
 		parts = append(parts, "limits met on the way: "+strings.Join(end.LimitsHit, ", "))
+	}
+	if end.ShellReplaced != "" {
+		parts = append(parts, "the shell session began anew: the one before was "+end.ShellReplaced)
 	}
 	for _, s := range parts {
 		fmt.Fprintf(w, "hutch: %s\n", s)

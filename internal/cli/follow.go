@@ -54,20 +54,7 @@ func (r *run) follow(ctx context.Context, id hutch.ExecID) (api.ExecEnd, error) 
 }
 
 func (a *app) followEvents(ctx context.Context, cl *client.Client, id hutch.SandboxID) error {
-	return cl.Events(ctx, id, 0, func(ev api.Event) error {
-		if a.json {
-			return a.printLine(ev)
-		}
-		what := clean(ev.Type)
-		if ev.ExecID != "" {
-			what += " " + clean(string(ev.ExecID))
-		}
-		for _, k := range sortedKeys(ev.Data) {
-			what += " " + clean(k+"="+ev.Data[k])
-		}
-		_, err := fmt.Fprintf(a.Stdout, "%s  %s\n", ev.Time.UTC().Format(time.RFC3339), what)
-		return err
-	})
+	return cl.Events(ctx, id, 0, func(ev api.Event) error { return a.printEvent(ev, false) })
 }
 
 func newCancel(a *app) *cobra.Command {

@@ -92,6 +92,7 @@ func newLs(a *app) *cobra.Command {
 		metadata []string
 		limit    int
 		running  bool
+		quiet    bool
 	)
 	c := &cobra.Command{
 		Use:               "ls [SANDBOX]",
@@ -104,7 +105,7 @@ func newLs(a *app) *cobra.Command {
 				return err
 			}
 			if len(args) == 1 {
-				return a.listExecs(cmd.Context(), cl, hutch.SandboxID(args[0]), running, limit)
+				return a.listExecs(cmd.Context(), cl, hutch.SandboxID(args[0]), listing{running, quiet, limit})
 			}
 			if filter.Metadata, err = pairs("metadata", metadata); err != nil {
 				return a.usage(cmd, err)
@@ -112,10 +113,11 @@ func newLs(a *app) *cobra.Command {
 			for _, s := range states {
 				filter.States = append(filter.States, hutch.State(s))
 			}
-			return a.listSandboxes(cmd.Context(), cl, filter, limit)
+			return a.listSandboxes(cmd.Context(), cl, filter, listing{false, quiet, limit})
 		},
 	}
 	f := c.Flags()
+	f.BoolVarP(&quiet, "quiet", "q", false, "print ids only")
 	f.BoolVarP(&filter.All, "all", "a", false, "those that have ended too")
 	f.StringSliceVar(&states, "state", nil, "only in these states: new, running, paused, dead")
 	f.StringVarP(&filter.Template, "template", "t", "", "only those made from it")
@@ -141,16 +143,25 @@ func take[T any](seq func(func(T, error) bool), limit int) ([]T, error) {
 	return out, nil
 }
 
-func (a *app) listSandboxes(ctx context.Context, cl *client.Client, f client.SandboxFilter, limit int) error {
-	if limit > 0 {
-		f.PageSize = min(limit, 1000)
+// listing says how ls lists.
+type listing struct {
+	running bool // of commands, only those that run
+	quiet   bool // ids only
+	limit   int  // 0 = all
+}
+
+func (a *app) listSandboxes(ctx context.Context, cl *client.Client, f client.SandboxFilter, l listing) error {
+	if l.limit > 0 {
+		f.PageSize = min(l.limit, 1000)
 	}
-	list, err := take(cl.Sandboxes(ctx, f), limit)
-	if err != nil {
+	list, err := take(cl.Sandboxes(ctx, f), l.limit)
+	switch {
+	case err != nil:
 		return err
-	}
-	if a.json {
+	case a.json:
 		return a.printJSON(list)
+	case l.quiet:
+		return printIDs(a, list, func(sb api.Sandbox) string { return string(sb.ID) })
 	}
 	rows := [][]cell{head("ID", "TEMPLATE", "STATUS", "CPU", "MEMORY", "AGE", "ENDS IN")}
 	for _, sb := range list {
@@ -167,13 +178,24 @@ func (a *app) listSandboxes(ctx context.Context, cl *client.Client, f client.San
 	return a.table(rows)
 }
 
-func (a *app) listExecs(ctx context.Context, cl *client.Client, id hutch.SandboxID, running bool, limit int) error {
-	list, err := take(cl.Execs(ctx, id, running), limit)
-	if err != nil {
-		return err
+func printIDs[T any](a *app, list []T, id func(T) string) error {
+	for _, v := range list {
+		if _, err := fmt.Fprintln(a.Stdout, id(v)); err != nil {
+			return err
+		}
 	}
-	if a.json {
+	return nil
+}
+
+func (a *app) listExecs(ctx context.Context, cl *client.Client, id hutch.SandboxID, l listing) error {
+	list, err := take(cl.Execs(ctx, id, l.running), l.limit)
+	switch {
+	case err != nil:
+		return err
+	case a.json:
 		return a.printJSON(list)
+	case l.quiet:
+		return printIDs(a, list, func(x api.Exec) string { return string(x.ExecID) })
 	}
 	rows := [][]cell{head("EXEC", "END", "CODE", "TOOK", "AGE", "COMMAND")}
 	for _, x := range list {
