@@ -21,7 +21,7 @@ const (
 
 // admitted reports whether the request shows the token of a sandbox with private ports.
 // If not, or if the caller is to come again with a cookie, it has been answered.
-func (e *Edge) admitted(w http.ResponseWriter, r *http.Request, to Target) bool {
+func (e *Edge) admitted(w http.ResponseWriter, r *http.Request, to target) bool {
 	if t := r.Header.Get(HeaderToken); t != "" {
 		if e.tokens.Valid(to.Sandbox, TokenTraffic, t) {
 			return true

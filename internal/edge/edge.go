@@ -23,6 +23,7 @@ package edge
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -53,12 +54,12 @@ const (
 
 // Config holds what may be set; zero fields get the default named.
 type Config struct {
-	// Domain is the part of a host name behind "<port>-<sandbox>.", without a port; empty
-	// = "localhost", whose subdomains most resolvers take for this machine.
+	// Domain is the part of a host name behind "<port>-<sandbox>."; a port behind it has no
+	// meaning. Empty = "localhost", whose subdomains most resolvers take for this machine.
 	Domain string
-	// Reserved are ports of a sandbox that are not servers inside, each with its handler,
-	// which finds the sandbox by [SandboxOf]. Tokens for them are the handler's to check.
-	Reserved map[int]http.Handler
+	// Recovered reports whether the sandboxes of the last run are taken over. Until then
+	// callers are put off: a sandbox that is not yet would seem to be gone. nil = always.
+	Recovered func() bool
 	// DialTimeout bounds the connecting to a port; 10 s. A sandbox that does not answer
 	// for so long is reported as such.
 	DialTimeout time.Duration
@@ -79,6 +80,9 @@ type Edge struct {
 
 // New returns an Edge in front of next. It does no I/O and starts no goroutine.
 func New(cfg Config, s Sandboxes, t Tokens, next http.Handler, log *slog.Logger) *Edge {
+	if host, _, err := net.SplitHostPort(cfg.Domain); err == nil {
+		cfg.Domain = host
+	}
 	if cfg.Domain == "" {
 		cfg.Domain = "localhost"
 	}
@@ -88,6 +92,9 @@ func New(cfg Config, s Sandboxes, t Tokens, next http.Handler, log *slog.Logger)
 	}
 	if cfg.MaxRequests == 0 {
 		cfg.MaxRequests = 512
+	}
+	if cfg.Recovered == nil {
+		cfg.Recovered = func() bool { return true }
 	}
 	return &Edge{cfg: cfg, sandboxes: s, tokens: t, next: next, log: log.With("component", "edge"), load: load{max: cfg.MaxRequests, n: map[hutch.SandboxID]int{}}}
 }
@@ -100,24 +107,17 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case to.Sandbox == "":
 		e.next.ServeHTTP(w, r)
-	case e.cfg.Reserved[to.Port] != nil:
-		e.cfg.Reserved[to.Port].ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, to)))
+	case !e.cfg.Recovered():
+		w.Header().Set("Retry-After", "1")
+		e.refuse(w, r, to, starting)
 	default:
 		e.forward(w, r, to)
 	}
 }
 
-// Target is what a request is for.
-type Target struct {
+// target is what a request is for.
+type target struct {
 	Sandbox hutch.SandboxID
 	Port    int
 	ByHost  bool // it was named by the host, so that cookies are the sandbox port's own
-}
-
-type targetKey struct{}
-
-// SandboxOf returns what a request that came to a reserved port is for.
-func SandboxOf(ctx context.Context) (Target, bool) {
-	to, ok := ctx.Value(targetKey{}).(Target)
-	return to, ok
 }

@@ -201,14 +201,14 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-func TestReservedPort(t *testing.T) {
-	agent := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		to, ok := SandboxOf(r.Context())
-		fmt.Fprint(w, to.Sandbox, " ", ok)
-	})
-	s, _ := serve(t, Config{Reserved: map[int]http.Handler{49983: agent}}, nil)
-	if _, b := get(t, s, "49983-"+string(private)+".localhost", "/"); b != string(private)+" true" {
-		t.Errorf("got %q", b)
+func TestCallersArePutOffUntilSandboxesAreTakenOver(t *testing.T) {
+	s, _ := serve(t, Config{Recovered: func() bool { return false }}, nil)
+	resp, b := get(t, s, "3000-"+string(box)+".localhost", "/")
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s", resp.StatusCode, b)
+	}
+	if resp, _ := get(t, s, "localhost", "/"); resp.StatusCode != http.StatusTeapot {
+		t.Errorf("what is for no sandbox: got %d", resp.StatusCode)
 	}
 }
 

@@ -22,11 +22,12 @@ var (
 	answerKind    = kind{http.StatusBadGateway, "The server in the sandbox broke the connection", "It may have ended or be restarting. Look at its output, then load this page again."}
 	silentKind    = kind{http.StatusGatewayTimeout, "The sandbox does not answer", "It may be out of memory or very busy. Try again in a moment."}
 	forbidKind    = kind{http.StatusForbidden, "The ports of this sandbox are private: a token is needed", "Send it as the header " + HeaderToken + ", or once as ?" + tokenParam + "=TOKEN."}
+	startKind     = kind{http.StatusServiceUnavailable, "The server is starting", "Try again in a moment."}
 	manyKind      = kind{http.StatusTooManyRequests, "Too many requests to this sandbox are under way", "Try again in a moment."}
 
 	noSandbox, portClosed, badAnswer = &noSandboxKind, &portKind, &answerKind
 	unresponsive, forbidden          = &silentKind, &forbidKind
-	tooMany                          = refusal{kind: &manyKind}
+	tooMany, starting                = refusal{kind: &manyKind}, refusal{kind: &startKind}
 )
 
 // refusal is an answer given in place of the server inside.
@@ -43,7 +44,7 @@ type body struct {
 	Code    int             `json:"code"`
 }
 
-func (e *Edge) refuse(w http.ResponseWriter, r *http.Request, to Target, why refusal) {
+func (e *Edge) refuse(w http.ResponseWriter, r *http.Request, to target, why refusal) {
 	k := why.kind
 	e.log.DebugContext(r.Context(), "refused", "status", k.status, "why", k.message)
 	h := w.Header()
@@ -63,7 +64,7 @@ func (e *Edge) refuse(w http.ResponseWriter, r *http.Request, to Target, why ref
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 	w.WriteHeader(k.status)
 	_ = page.Execute(w, struct {
-		Target
+		To              target
 		Message, Advice string
 		Status          int
 		Listeners       []hutch.Listener
@@ -92,7 +93,7 @@ h1{font-size:1.4rem}code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}
 @media (prefers-color-scheme:dark){body{color:#ddd;background:#181818}code{background:#2a2a2a}}
 </style>
 <h1>{{.Message}}</h1>
-<p>Port <code>{{.Port}}</code> of sandbox <code>{{.Sandbox}}</code>. {{.Advice}}</p>
+<p>Port <code>{{.To.Port}}</code> of sandbox <code>{{.To.Sandbox}}</code>. {{.Advice}}</p>
 {{with .Listeners}}<p>Listening there now:{{range .}} <code>{{.Port}}</code>{{with .Command}} ({{.}}){{end}}{{end}}</p>{{end}}
 <p><small>{{.Status}} from Hutch, not from the server in the sandbox.</small></p>
 </html>

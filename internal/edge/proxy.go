@@ -16,7 +16,7 @@ import (
 )
 
 // forward takes a request to a port inside and its answer back, as they come.
-func (e *Edge) forward(w http.ResponseWriter, r *http.Request, to Target) {
+func (e *Edge) forward(w http.ResponseWriter, r *http.Request, to target) {
 	sb, err := e.sandboxes.SandboxByID(r.Context(), to.Sandbox)
 	if err != nil || sb.State != hutch.StateRunning {
 		e.refuse(w, r, to, refusalOf(err))
@@ -41,7 +41,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, to Target) {
 }
 
 // proxy makes a proxy for one request.
-func (e *Edge) proxy(g hutch.Guest, sb hutch.Sandbox, to Target) *httputil.ReverseProxy {
+func (e *Edge) proxy(g hutch.Guest, sb hutch.Sandbox, to target) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", net.JoinHostPort("sandbox", strconv.Itoa(to.Port))
@@ -93,7 +93,7 @@ func (e *Edge) forwarded(p *httputil.ProxyRequest) {
 }
 
 // withoutOurs removes what was meant for us: how the sandbox was named, and what opens it.
-func (e *Edge) withoutOurs(r *http.Request, to Target) {
+func (e *Edge) withoutOurs(r *http.Request, to target) {
 	for _, h := range []string{HeaderSandbox, HeaderPort, HeaderToken} {
 		r.Header.Del(h)
 	}

@@ -25,24 +25,24 @@ var (
 )
 
 // route finds what a request is for; no sandbox means it is for the next handler.
-func (e *Edge) route(r *http.Request) (Target, error) {
+func (e *Edge) route(r *http.Request) (target, error) {
 	sb, port := r.Header.Get(HeaderSandbox), r.Header.Get(HeaderPort)
 	switch {
 	case sb != "" && port != "":
 		return parse(sb, port)
 	case sb != "" || port != "":
-		return Target{}, errHalf
+		return target{}, errHalf
 	}
 	label, ok := e.label(r.Host)
 	if !ok {
-		return Target{}, nil
+		return target{}, nil
 	}
 	port, sb, ok = strings.Cut(label, "-")
 	if !ok {
-		return Target{}, nil // api.<domain>, say: a name of the server itself
+		return target{}, nil // api.<domain>, say: a name of the server itself
 	}
 	if _, err := strconv.Atoi(port); err != nil {
-		return Target{}, nil
+		return target{}, nil
 	}
 	to, err := parse(sb, port)
 	to.ByHost = true
@@ -60,20 +60,20 @@ func (e *Edge) label(host string) (string, bool) {
 
 // parse reads the name of a sandbox and the number of a port. What follows a dash in the
 // sandbox's name, a client's addition, has no meaning.
-func parse(sandbox, port string) (Target, error) {
+func parse(sandbox, port string) (target, error) {
 	sandbox, _, _ = strings.Cut(strings.ToLower(sandbox), "-")
 	if !id.ValidSandbox(sandbox) {
 		// It cannot exist, and is answered as one that does not: what ids look like is
 		// nobody's business here.
 		if sandbox == "" || len(sandbox) > 63 || strings.ContainsFunc(sandbox, notAlphanumeric) {
-			return Target{}, errHost
+			return target{}, errHost
 		}
 	}
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 || len(port) > 5 || port[0] == '+' {
-		return Target{}, errPort
+		return target{}, errPort
 	}
-	return Target{Sandbox: hutch.SandboxID(sandbox), Port: n}, nil
+	return target{Sandbox: hutch.SandboxID(sandbox), Port: n}, nil
 }
 
 func notAlphanumeric(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') }
