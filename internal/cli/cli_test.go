@@ -431,7 +431,7 @@ func TestAFullStdoutIsAFailure(t *testing.T) {
 		{"exec", "-d", id, "echo"},
 		{"template", "ls"},
 		{"key", "ls"},
-		{"key", "create"},
+		{"key", "create", "ci"},
 		{"version"},
 		{"rm", id},
 	} {

@@ -81,7 +81,7 @@ func (e Env) dataDir(flag string) string {
 func (e Env) client(dataDir string) (*client.Client, error) {
 	url, key := e.Getenv(EnvURL), e.Getenv(EnvKey)
 	if url != "" && key == "" {
-		return nil, fmt.Errorf("%s is set but %s is not: set both", EnvURL, EnvKey)
+		return nil, fmt.Errorf("%s is set but %s is not: set both, or neither on the server's machine, where `hutch key create NAME` makes a key", EnvURL, EnvKey)
 	}
 	if url == "" {
 		dir := e.dataDir(dataDir)

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,14 +24,11 @@ func (a *app) newKeyCreate() *cobra.Command {
 		expires durationFlag
 	)
 	c := &cobra.Command{
-		Use:   "create [NAME]",
+		Use:   "create NAME",
 		Short: "Make an API key and print it, this once",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := api.CreateKey{Scope: hutch.Scope(scope), ExpiresInSeconds: expires.seconds()}
-			if len(args) == 1 {
-				req.Name = args[0]
-			}
+			req := api.CreateKey{Name: args[0], Scope: hutch.Scope(scope), ExpiresInSeconds: expires.seconds()}
 			cl, err := a.client()
 			if err != nil {
 				return err
@@ -165,15 +163,21 @@ func (a *app) newTemplateGet() *cobra.Command {
 			if a.json {
 				return a.printJSON(t)
 			}
-			return a.table([][]cell{
+			rows := [][]cell{
 				{{"name", dim}, text(t.Name)},
+				{{"aliases", dim}, text(orDash(len(t.Aliases) > 0, strings.Join(t.Aliases, ", ")))},
+				{{"about", dim}, text(orDash(t.Description != "", t.Description))},
 				{{"build", dim}, text(t.BuildID)},
 				{{"image", dim}, text(t.Image)},
 				{{"size", dim}, text(mib(int(t.SizeBytes >> 20)))},
 				{{"user", dim}, text(orDash(t.User != "", t.User))},
 				{{"cwd", dim}, text(orDash(t.Cwd != "", t.Cwd))},
 				{{"built", dim}, text(a.when(t.CreatedAt))},
-			})
+			}
+			if len(t.Entrypoint) > 0 {
+				rows = append(rows, []cell{{"entrypoint", dim}, text(fmt.Sprintf("%q, not run by itself", t.Entrypoint))})
+			}
+			return a.table(rows)
 		},
 	}
 }
