@@ -166,7 +166,7 @@ func (c *copying) target(ctx context.Context, from, to place) (place, error) {
 	switch {
 	case from.sandbox == "" && from.path == "-":
 		return to, fmt.Errorf("%s is a directory: say what the file is to be called", to)
-	case name == "." || name == ".." || name == "/" || name == "~":
+	case strings.HasSuffix(filepath.ToSlash(from.path), "/.") || name == "." || name == ".." || name == "/" || name == "~":
 		return to, nil // what is in it goes where the target is, as with cp -r DIR/.
 	}
 	return to.into(name), nil

@@ -131,6 +131,24 @@ func TestBenchExec(t *testing.T) {
 	covers(t, rep, 1, bench.MetricTransfer)
 }
 
+func TestBenchFiles(t *testing.T) {
+	rep := measured(t, "files", "-n", "2", "--warmup", "1", "--memory", "256", "--baseline", "--size", "64")
+	covers(t, rep, 2, bench.MetricUpload, bench.MetricDownload)
+	if len(rep.Verdicts) != 2 || rep.Verdicts[0].Limit != bench.FileLimit {
+		t.Errorf("verdicts: %+v", rep.Verdicts)
+	}
+	// 60 MiB more of a file must not be 60 MiB more of memory; the collector's own
+	// margins may differ.
+	if p := rep.Peaks; len(p) != 2 || p[0].Bytes != 4<<20 || p[1].Bytes != 64<<20 || p[1].KB > p[0].KB+32<<10 {
+		t.Errorf("the server's memory: %+v", p)
+	}
+}
+
+func TestBenchTerminals(t *testing.T) {
+	rep := measured(t, "terminals", "-n", "2", "--warmup", "1", "--memory", "256", "--baseline", "--terminals", "50")
+	covers(t, rep, 2*50, bench.MetricEcho)
+}
+
 // TestBenchInterrupted: a Ctrl-C in the middle leaves nothing, and what was measured until
 // then is printed.
 func TestBenchInterrupted(t *testing.T) {

@@ -27,7 +27,7 @@ func TestCaseF01TemplateDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tpl.Name = "srv"
+	tpl.Name, tpl.Aliases = "srv", nil
 	tpl.Defaults = hutch.ProcessDefaults{User: "1000", Cwd: "/srv", Env: map[string]string{"A": "1", "B": "template"}}
 	if err := errors.Join(st.PutTemplate(t.Context(), tpl), st.Close()); err != nil {
 		t.Fatal(err)
