@@ -25,10 +25,12 @@ import (
 
 	"hutch.dev/hutch/internal/guest/account"
 	"hutch.dev/hutch/internal/guest/cgroup"
+	"hutch.dev/hutch/internal/guest/files"
 	"hutch.dev/hutch/internal/guest/machine"
 	"hutch.dev/hutch/internal/guest/output"
 	"hutch.dev/hutch/internal/guest/process"
 	"hutch.dev/hutch/internal/guest/procfs"
+	"hutch.dev/hutch/internal/guestapi"
 )
 
 // maxCalls is how many calls are served at once on a session: a follower for each of several
@@ -42,6 +44,7 @@ type Config struct {
 	Proc       string    // mounted proc file system
 	Cgroup     string    // where cgroup2 is mounted; empty = commands have no groups
 	OutputDir  string    // where output that does not fit in memory goes
+	ShellDir   string    // where the pipes of shell sessions are
 	Etc        string    // directory of passwd, group, hosts, hostname, machine-id
 	OutputPool int64     // bytes of memory for the output of all commands
 	// Restores blocks until the sandbox has been restored from a snapshot, each time it is
@@ -57,6 +60,7 @@ func Default() Config {
 		Proc:       "/proc",
 		Cgroup:     "/sys/fs/cgroup",
 		OutputDir:  "/var/lib/hutch/exec",
+		ShellDir:   "/run/hutch",
 		Etc:        "/etc",
 		OutputPool: outputPool("/proc"),
 		Restores:   machine.AwaitRestore,
@@ -73,7 +77,10 @@ func outputPool(proc string) int64 {
 type Agent struct {
 	cfg    Config
 	table  *process.Table
+	files  *files.Service
 	server *http.Server
+
+	portConns chan struct{} // tokens: connections to ports
 
 	mu       sync.Mutex
 	life     uint64    // +1 at each restore: hellos of another life do not count
@@ -84,7 +91,7 @@ type Agent struct {
 
 // New makes an agent. It does nothing before Run, but for the tree of control groups.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg}
+	a := &Agent{cfg: cfg, portConns: make(chan struct{}, guestapi.MaxPortConns)}
 	var tree *cgroup.Tree
 	if cfg.Cgroup != "" {
 		var err error
@@ -93,12 +100,15 @@ func New(cfg Config) *Agent {
 			tree = nil
 		}
 	}
+	accounts := account.Database{Passwd: cfg.Etc + "/passwd", Group: cfg.Etc + "/group"}
+	a.files = files.New(files.Config{Accounts: accounts, Refuse: writeError})
 	a.table = process.New(process.Config{
 		Proc:     procfs.FS{Root: cfg.Proc},
 		Cgroups:  tree,
-		Accounts: account.Database{Passwd: cfg.Etc + "/passwd", Group: cfg.Etc + "/group"},
+		Accounts: accounts,
 		Output:   output.Dir{Path: cfg.OutputDir},
 		Pool:     output.NewPool(cfg.OutputPool),
+		ShellDir: cfg.ShellDir,
 		Log:      cfg.Log,
 
 		Protected: cfg.Protected,
@@ -112,9 +122,10 @@ func New(cfg Config) *Agent {
 		ErrorLog:    slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug), // the node's mistakes, which it sees itself
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxCalls,
-			// A body may have this much under way; so many that nobody reads, because a
-			// command does not take its input, leave room for the other calls.
-			MaxReceiveBufferPerStream:     64 << 10,
+			// As package guestlink, the other end, has them and explains them: a file's
+			// bytes come in long frames, and few bodies may lie unread.
+			MaxReadFrameSize:              256<<10 + 1<<10,
+			MaxReceiveBufferPerStream:     1 << 20,
 			MaxReceiveBufferPerConnection: 4<<20 - 1,
 		},
 	}

@@ -35,6 +35,9 @@ type followed struct {
 	name string
 	kind guestapi.FrameType
 	off  int64 // of the next byte to send
+	// skipTo is where to begin, all before it being a gap; 0 = no such thing.
+	skipTo int64
+	reader *output.Reader // set when a lossless command has to wait for this reader
 }
 
 func (a *Agent) follow(w http.ResponseWriter, r *http.Request) {
@@ -44,6 +47,13 @@ func (a *Agent) follow(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.done()
+	if wait && !f.budget {
+		for i := range f.streams {
+			s := &f.streams[i]
+			s.reader = s.Attach(max(s.off, s.skipTo))
+			defer s.reader.Leave()
+		}
+	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	_ = f.run(r, wait) // the reader left: nobody to tell
 }
@@ -65,17 +75,64 @@ func (a *Agent) newFollower(w http.ResponseWriter, r *http.Request) (f *follower
 	f = &follower{exec: e, w: w, done: done}
 	f.streams[0] = followed{Stream: e.Stdout(), name: "stdout", kind: guestapi.FrameStdout}
 	f.streams[1] = followed{Stream: e.Stderr(), name: "stderr", kind: guestapi.FrameStderr}
-	for i := range f.streams {
-		s := &f.streams[i]
-		if s.off, err = number(r, s.name); err != nil {
-			return nil, false, err
-		}
-	}
 	if f.budget, err = flag(r, "budget"); err != nil {
 		return nil, false, err
 	}
-	wait, err = flag(r, "wait")
-	return f, wait, err
+	if wait, err = flag(r, "wait"); err != nil {
+		return nil, false, err
+	}
+	return f, wait, f.begin(r)
+}
+
+// begin finds out where to begin with each stream.
+func (f *follower) begin(r *http.Request) error {
+	live, err := flag(r, "live")
+	if err != nil {
+		return err
+	}
+	last, err := number(r, "last")
+	if err != nil {
+		return err
+	}
+	if last > 0 && !live {
+		return hutch.FieldErrorf("last", "goes with live only")
+	}
+	if live && f.budget {
+		return hutch.FieldErrorf("live", "cannot be held to a budget, which begins at the start")
+	}
+	for i := range f.streams {
+		s := &f.streams[i]
+		if s.off, err = number(r, s.name); err != nil {
+			return err
+		}
+		if live && s.off > 0 {
+			return hutch.FieldErrorf(s.name, "has no meaning for what is live")
+		}
+		if live {
+			s.skipTo = s.kept(s.Total() - last)
+		}
+	}
+	return nil
+}
+
+// took says that the reader has everything below off, or never will.
+func (s *followed) took(off int64) {
+	s.off = off
+	if s.reader != nil {
+		s.reader.Took(off)
+	}
+}
+
+// kept is the offset of the first byte from off on that is there to be read.
+func (s *followed) kept(off int64) int64 {
+	off = max(0, off)
+	for {
+		n, next := s.ReadAt(make([]byte, 1), off)
+		if n > 0 || next <= off {
+			return off
+		}
+		off = next
+	}
 }
 
 // run sends what there is, and with wait what comes, up to the end frame.
@@ -143,6 +200,9 @@ func (f *follower) sendAll(ended bool) (sent bool, err error) {
 
 // sendOne sends the next frame of a stream: data, or the gap that is in its place.
 func (f *follower) sendOne(s *followed, ended bool) (bool, error) {
+	if s.off < s.skipTo {
+		return true, f.sendGap(s, s.skipTo)
+	}
 	limit := s.Total()
 	if f.budget {
 		if !ended {
@@ -160,7 +220,7 @@ func (f *follower) sendOne(s *followed, ended bool) (bool, error) {
 	switch {
 	case n > 0:
 		err := guestapi.WriteFrame(f.w, guestapi.Frame{Type: s.kind, Offset: s.off, Payload: f.buf[:n]})
-		s.off += int64(n)
+		s.took(s.off + int64(n))
 		return true, err
 	case next > s.off:
 		return true, f.sendGap(s, next)
@@ -173,7 +233,7 @@ func (f *follower) sendGap(s *followed, to int64) error {
 	if err != nil {
 		return err
 	}
-	s.off = to
+	s.took(to)
 	return guestapi.WriteFrame(f.w, guestapi.Frame{Type: guestapi.FrameGap, Payload: b})
 }
 

@@ -83,6 +83,7 @@ func (a *Agent) hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloRepl
 		Restored: a.restored || a.moved && a.identity.sandbox != now.sandbox,
 	}
 	a.become(h)
+	a.files.SetUser(h.Defaults.User)
 	a.identity, a.restored = &now, false
 	if s, ok := ctx.Value(sessionKey{}).(*session); ok {
 		s.life.Store(a.life + 1)

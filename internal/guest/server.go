@@ -32,12 +32,19 @@ func (a *Agent) handler() http.Handler {
 		"POST " + guestapi.PathExec + "/{id}/stdin":  a.postStdin,
 		"POST " + guestapi.PathExec + "/{id}/signal": a.postSignal,
 		"POST " + guestapi.PathExec + "/{id}/stop":   a.postStop,
+		"POST " + guestapi.PathExec + "/{id}/resize": a.postResize,
 		"GET " + guestapi.PathProcesses:              a.getProcesses,
 		"POST " + guestapi.PathRelieve:               a.postRelieve,
+		"GET " + guestapi.PathPorts:                  a.getPorts,
+		"GET " + guestapi.PathDisk:                   a.getDisk,
+		"GET " + guestapi.PathShells:                 a.getShells,
+		"DELETE " + guestapi.PathShells + "/{name}":  a.deleteShell,
 	} {
 		mux.Handle(pattern, a.gate(reply(c)))
 	}
 	mux.Handle("GET "+guestapi.PathExec+"/{id}/follow", a.gate(http.HandlerFunc(a.follow)))
+	a.files.Handle(func(pattern string, h http.Handler) { mux.Handle(pattern, a.gate(h)) })
+	mux.Handle("POST "+guestapi.PathPorts+"/{port}/connect", a.gate(http.HandlerFunc(a.connectPort)))
 	mux.Handle("/", a.gate(reply(func(*http.Request) (any, error) {
 		return nil, hutch.Errorf(hutch.CodeNotFound, "there is no such call here")
 	})))
@@ -72,8 +79,13 @@ var statusOf = map[hutch.Code]int{
 	hutch.CodeBadRequest:        http.StatusBadRequest,
 	hutch.CodeUnknownField:      http.StatusBadRequest,
 	hutch.CodeNotFound:          http.StatusNotFound,
+	hutch.CodeUnsupported:       http.StatusNotImplemented,
+	hutch.CodeDiskFull:          http.StatusInsufficientStorage,
+	hutch.CodeForbidden:         http.StatusForbidden,
 	hutch.CodeConflict:          http.StatusConflict,
 	hutch.CodeInvalidState:      http.StatusConflict,
+	hutch.CodeShellBusy:         http.StatusConflict,
+	hutch.CodePortClosed:        http.StatusBadGateway,
 	hutch.CodeStale:             http.StatusConflict,
 	hutch.CodeTooLarge:          http.StatusRequestEntityTooLarge,
 	hutch.CodeUnavailable:       http.StatusServiceUnavailable,
@@ -171,15 +183,32 @@ func (a *Agent) postStdin(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	offset, err := number(r, "offset")
+	var in process.Input
+	if in.Offset, err = number(r, "offset"); err != nil {
+		return nil, err
+	}
+	if in.Append, err = flag(r, "append"); err != nil {
+		return nil, err
+	}
+	if in.Append && in.Offset != 0 {
+		return nil, hutch.FieldErrorf("offset", "has no meaning for what is appended")
+	}
+	if in.Last, err = flag(r, "close"); err != nil {
+		return nil, err
+	}
+	return e.WriteStdin(r.Context(), in, r.Body)
+}
+
+func (a *Agent) postResize(r *http.Request) (any, error) {
+	e, err := a.exec(r)
 	if err != nil {
 		return nil, err
 	}
-	last, err := flag(r, "close")
-	if err != nil {
+	var size hutch.TerminalSize
+	if err := decode(r, &size); err != nil {
 		return nil, err
 	}
-	return e.WriteStdin(r.Context(), offset, r.Body, last)
+	return struct{}{}, e.Resize(size)
 }
 
 func (a *Agent) postSignal(r *http.Request) (any, error) {
@@ -251,6 +280,16 @@ func number(r *http.Request, name string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
 		return 0, hutch.FieldErrorf(name, "%.40q is not a whole number from 0 on", s)
+	}
+	return n, nil
+}
+
+// pathNumber reads a whole number of the path.
+func pathNumber(r *http.Request, name string) (int, error) {
+	s := r.PathValue(name)
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, hutch.FieldErrorf(name, "%.40q is not a whole number", s)
 	}
 	return n, nil
 }

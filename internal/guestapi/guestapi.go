@@ -23,6 +23,9 @@ const ProtocolVersion = 1
 const (
 	MaxBody  = 64 << 20 // a JSON body: two streams of the largest budget, base64, and the rest
 	MaxFrame = 1 << 20  // a frame's payload; the end frame, which holds a result, may be MaxBody
+	// MaxInput is the most input of a command that should be given to it in one call, so
+	// that the guest can read it all before it waits for the command to take it.
+	MaxInput = 256 << 10
 )
 
 // The calls. {id} is an exec id.
@@ -32,9 +35,10 @@ const (
 //	POST   /v1/exec                  StartExec    → ExecStatus (200; the same id twice starts nothing and returns what is)
 //	GET    /v1/exec                               → ExecList
 //	GET    /v1/exec/{id}                          → ExecStatus
-//	GET    /v1/exec/{id}/follow?stdout=N&stderr=N&budget=0|1&wait=0|1
+//	GET    /v1/exec/{id}/follow?stdout=N&stderr=N&budget=0|1&wait=0|1&live=0|1&last=N
 //	                                              → frames, from the byte offsets given, up to the end frame
-//	POST   /v1/exec/{id}/stdin?offset=N&close=0|1   raw bytes → StdinReply
+//	POST   /v1/exec/{id}/stdin?offset=N&append=0|1&close=0|1   raw bytes → StdinReply
+//	POST   /v1/exec/{id}/resize      hutch.TerminalSize → {}
 //	POST   /v1/exec/{id}/signal      Signal       → {}
 //	POST   /v1/exec/{id}/stop        Stop         → ExecStatus (once it has ended)
 //	DELETE /v1/exec/{id}                          → {} (its result is recorded elsewhere: give its memory back; the output file stays)
@@ -46,7 +50,12 @@ const (
 // it, or a gap frame and the tail. With budget=0 it sends every byte there is, as fast
 // as the reader takes it (from memory, then from the output file), and gap frames
 // only for bytes that nobody has any more. wait=0 ends after what there is now, with
-// an end frame whose ExecStatus may still be running.
+// an end frame whose ExecStatus may still be running. live=1 takes no offsets and no
+// budget: each stream begins last bytes before what there is now, as far as they are kept,
+// and with a gap frame for all that is before that, if there is any.
+//
+// stdin with append=1 takes no offset: its body, at most MaxInput bytes, comes in one piece
+// after what was given so far, and the call must not be repeated.
 const (
 	PathHello     = "/v1/hello"
 	PathHealth    = "/v1/health"
@@ -102,6 +111,7 @@ type ExecStatus struct {
 	StartedAt int64             `json:"started_at"`
 	Stdout    int64             `json:"stdout"` // bytes so far
 	Stderr    int64             `json:"stderr"`
+	Tag       string            `json:"tag,omitempty"`    // as the spec has it
 	Result    *hutch.ExecResult `json:"result,omitempty"` // set once ended
 }
 

@@ -65,6 +65,11 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*
 	if err != nil {
 		return nil, err
 	}
+	return c.roundTrip(req)
+}
+
+func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
+	method, path := req.Method, req.URL.Path
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
 		return nil, err
@@ -100,18 +105,22 @@ func (c *Client) Start(t testing.TB, spec hutch.ExecSpec) guestapi.ExecStatus {
 	var s guestapi.ExecStatus
 	id := NewID()
 	c.must(t, "POST", guestapi.PathExec, guestapi.StartExec{ID: id, Spec: spec}, &s)
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		for _, err := range []error{
-			c.Call(ctx, "POST", path(id, "/stop"), guestapi.Stop{}, nil),
-			c.Call(ctx, "DELETE", path(id, ""), nil, nil),
-		} {
-			if err != nil && code(err) != hutch.CodeNotFound { // the test may have deleted it
-				t.Errorf("clean up command %s: %v", id, err)
-			}
-		}
-	})
+	t.Cleanup(func() { c.forget(t, id) })
 	return s
+}
+
+// forget stops and deletes a command, if the test has not.
+func (c *Client) forget(t testing.TB, id hutch.ExecID) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	for _, err := range []error{
+		c.Call(ctx, "POST", path(id, "/stop"), guestapi.Stop{}, nil),
+		c.Call(ctx, "DELETE", path(id, ""), nil, nil),
+	} {
+		if err != nil && code(err) != hutch.CodeNotFound {
+			t.Errorf("clean up command %s: %v", id, err)
+		}
+	}
 }
 
 // Refused starts a command that must be refused, and says how.

@@ -5,8 +5,8 @@
 // ([Dir], in spill.go). It knows nothing of processes or of HTTP.
 //
 // A stream has one writer and any number of readers. Nothing a reader does, or leaves
-// undone, ever blocks the writer: a reader asks for an offset and gets bytes, or is told
-// how far the gap goes.
+// undone, ever blocks the writer, unless the stream was made lossless (hold.go): a reader
+// asks for an offset and gets bytes, or is told how far the gap goes.
 //
 // While a stream fits its budget all of it is in memory. When it no longer does, the
 // whole of it goes to a file, from its first byte on, and memory keeps the first quarter
@@ -31,6 +31,9 @@ type Options struct {
 	FileCap int64 // most bytes of the file
 	// Open makes the file when it is needed. Nil = there is none.
 	Open func() (*File, error)
+	// Lossless makes the writer wait rather than drop what an attached [Reader] has not
+	// taken.
+	Lossless bool
 }
 
 // Stream is one output stream of a command.
@@ -55,6 +58,8 @@ type Stream struct {
 	held    int64         // bytes reserved in the pool
 	changed chan struct{} // closed at the next change; nil while nobody waits
 	ended   bool
+
+	hold hold // its lock is held together with no other
 }
 
 // NewStream makes a stream whose memory comes out of p.
@@ -62,8 +67,8 @@ func (p *Pool) NewStream(opt Options) *Stream {
 	return &Stream{pool: p, opt: opt, budget: int64(opt.Budget)}
 }
 
-// Write appends b. It never blocks on a reader and always takes all of b; after
-// [Stream.End] it drops it. Only one goroutine may write.
+// Write appends b. It blocks on a reader only if the stream is lossless, and always takes
+// all of b; after [Stream.End] it drops it. Only one goroutine may write.
 func (s *Stream) Write(b []byte) (int, error) {
 	n := len(b)
 	s.mu.Lock()
@@ -82,12 +87,39 @@ func (s *Stream) Write(b []byte) (int, error) {
 	if !s.spilling {
 		s.startSpill()
 	}
-	s.spill(b)
 	s.mu.Lock()
 	s.cutLocked()
-	s.appendLocked(b)
 	s.mu.Unlock()
+	s.spill(b)
+	for len(b) > 0 {
+		piece := s.piece(b)
+		if len(piece) < len(b) || s.file.f == nil {
+			s.awaitReaders(s.dropsBelow(len(piece)))
+		}
+		s.mu.Lock()
+		s.appendLocked(piece)
+		s.mu.Unlock()
+		b = b[len(piece):]
+	}
 	return n, nil
+}
+
+// piece is how much of b memory takes at once: all of it, unless it alone must keep it for
+// readers, who must have seen what is dropped.
+func (s *Stream) piece(b []byte) []byte {
+	if !s.opt.Lossless || s.file.f != nil {
+		return b
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return b[:min(int64(len(b)), max(1, s.budget-s.head))]
+}
+
+// dropsBelow is the offset below which memory need not have anything after n more bytes.
+func (s *Stream) dropsBelow(n int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return min(s.total, max(s.head, s.total+int64(n)-(s.budget-s.head)))
 }
 
 // appendLocked puts b into memory and returns what of it has no room unless the stream

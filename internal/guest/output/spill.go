@@ -52,6 +52,7 @@ func (s *Stream) spill(b []byte) {
 	for len(b) > 0 && s.file.f != nil {
 		size := s.file.end - s.file.base
 		if size+int64(len(b)) > s.file.cap {
+			s.awaitReaders(s.file.end - s.file.cap/2)
 			s.shrink(s.file.cap / 2)
 			continue
 		}
@@ -67,13 +68,23 @@ func (s *Stream) spill(b []byte) {
 		// A full disk is a cap like the other: go on with the newer half, until that
 		// is too little to be of use. Any other error ends the file.
 		if keep := (s.file.end - s.file.base) / 2; diskFull(err) && keep >= minFile {
+			s.awaitReaders(s.file.end - keep)
 			s.shrink(keep)
 			continue
 		}
+		s.awaitReaders(s.inMemoryFrom())
 		s.fileMu.Lock()
 		s.file.discard()
 		s.fileMu.Unlock()
 	}
+}
+
+// inMemoryFrom is the offset from which on memory has everything, but for what it has of
+// the head.
+func (s *Stream) inMemoryFrom() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.restAt
 }
 
 // shrink drops all but the last keep bytes of the file, in place: that needs no room on

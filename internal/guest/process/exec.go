@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guest/account"
 	"hutch.dev/hutch/internal/guest/cgroup"
 	"hutch.dev/hutch/internal/guest/output"
 	"hutch.dev/hutch/internal/guestapi"
@@ -37,6 +38,14 @@ type Exec struct {
 	born    uint64 // start of the leader as /proc has it; 0 = not known, or not needed. As pid
 	cwd     string // where it started; set before ready is closed
 	stdin   *stdin // nil: /dev/null
+	// terminal is nil if there is none. As pid.
+	terminal *terminal
+
+	hosts    *session     // the shell session whose shell this is; nil: it is a command
+	session  *session     // the one it runs in; nil: none. As pid
+	keepers  []*os.File   // ends of pipes to close with the command; as pid
+	replaced string       // why the session before that one ended; as pid
+	before   cgroup.Usage // of the session's group, before this command
 
 	stopping chan struct{} // closed by the first stop
 	stopMu   sync.Mutex    // one killing of the tree at a time
@@ -65,6 +74,9 @@ func newExec(t *Table, id hutch.ExecID, spec hutch.ExecSpec, set Settings) *Exec
 
 // start starts the command. If its program cannot be run, it has ended on return.
 func (e *Exec) start() error {
+	if e.spec.Shell != "" {
+		return e.startInShell()
+	}
 	p, err := e.table.newPlan(e.spec, e.settings)
 	if err != nil {
 		return err
@@ -75,7 +87,7 @@ func (e *Exec) start() error {
 
 	var files pipes
 	defer files.closeTheirs()
-	if err := files.open(e); err != nil {
+	if err := files.open(e, p.user); err != nil {
 		files.closeOurs()
 		return hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox has no room for another command: stop some first")
 	}
@@ -96,13 +108,14 @@ func (e *Exec) start() error {
 		return err
 	}
 	if l.pid == 0 {
-		_, _ = e.stderr.Write([]byte("hutch: " + l.sentence + "\n")) // a stream takes everything
+		e.complain(l.sentence)
 		e.finish(&hutch.ExecResult{End: l.end, ExitCode: l.exitCode, Detail: l.sentence})
 		return nil
 	}
 	e.pid, e.exited, e.pumps = l.pid, l.exit, files.pumps
+	e.terminal = files.terminal
 	if files.stdin != nil {
-		e.stdin = &stdin{pipe: files.stdin}
+		e.stdin = newStdin(files.stdin, files.terminal)
 	}
 	if e.table.cfg.Cgroups == nil {
 		if p, err := e.table.cfg.Proc.Read(l.pid); err == nil {
@@ -127,6 +140,8 @@ func (e *Exec) newStream(name string, owner output.Owner) *output.Stream {
 	return e.table.cfg.Pool.NewStream(output.Options{
 		Budget:  e.spec.MaxOutputBytes,
 		FileCap: limit,
+
+		Lossless: e.spec.Lossless,
 		Open: func() (*output.File, error) {
 			f, err := e.table.cfg.Output.Create(string(e.id), name, owner)
 			if err != nil {
@@ -137,20 +152,42 @@ func (e *Exec) newStream(name string, owner output.Owner) *output.Stream {
 	})
 }
 
-// pipes are the ends of a command's 0, 1 and 2.
-type pipes struct {
-	theirs [3]*os.File
-	stdin  *os.File // nil: /dev/null
-	pumps  []*pump
+// complain says in the command's output why there is none of its own.
+func (e *Exec) complain(sentence string) {
+	out, end := e.stderr, "\n"
+	if e.spec.Terminal != nil {
+		out, end = e.stdout, "\r\n"
+	}
+	_, _ = out.Write([]byte("hutch: " + sentence + end)) // a stream takes everything
 }
 
-func (p *pipes) open(e *Exec) (err error) {
-	if e.spec.StdinOpen {
+// pipes are the ends of a command's 0, 1 and 2.
+type pipes struct {
+	theirs   [3]*os.File // with a terminal only the first
+	terminal *terminal   // nil: there is none
+	stdin    *os.File    // nil: /dev/null
+	pumps    []*pump
+}
+
+func (p *pipes) open(e *Exec, u account.User) (err error) {
+	if e.spec.Terminal != nil {
+		if p.terminal, p.theirs[0], err = openTerminal(*e.spec.Terminal, u); err != nil {
+			return err
+		}
+		p.stdin = p.terminal.in
+		return p.addPump(e, p.terminal.out, e.stdout)
+	}
+	if e.spec.StdinOpen || e.hosts != nil {
 		p.stdin, p.theirs[0], err = newPipe(true)
 	} else {
 		p.theirs[0], err = os.Open(os.DevNull)
 	}
 	if err != nil {
+		return err
+	}
+	if e.hosts != nil { // its commands have their own; what it says itself is for nobody
+		p.theirs[1], err = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+		p.theirs[2] = p.theirs[1]
 		return err
 	}
 	for i, s := range []*output.Stream{e.stdout, e.stderr} {
@@ -159,13 +196,21 @@ func (p *pipes) open(e *Exec) (err error) {
 			return err
 		}
 		p.theirs[i+1] = theirs
-		pump, err := newPump(ours, s, &e.last, e.clock)
-		if err != nil {
-			ours.Close()
+		if err := p.addPump(e, ours, s); err != nil {
 			return err
 		}
-		p.pumps = append(p.pumps, pump)
 	}
+	return nil
+}
+
+// addPump makes a pump from f, which it owns from now on.
+func (p *pipes) addPump(e *Exec, f *os.File, s *output.Stream) error {
+	pump, err := newPump(f, s, &e.last, e.clock)
+	if err != nil {
+		f.Close()
+		return err
+	}
+	p.pumps = append(p.pumps, pump)
 	return nil
 }
 
@@ -213,9 +258,12 @@ func (e *Exec) Stderr() *output.Stream { return e.stderr }
 // Status is the command as it is now. With its output, once it has ended, if full.
 func (e *Exec) Status(full bool) guestapi.ExecStatus {
 	s := guestapi.ExecStatus{
-		ID: e.id, PID: e.pid, Running: true,
+		ID: e.id, PID: e.pid, Running: true, Tag: e.spec.Tag,
 		StartedAt: e.started.UnixNano(),
 		Stdout:    e.stdout.Total(), Stderr: e.stderr.Total(),
+	}
+	if e.session != nil {
+		s.PID = e.session.host.pid
 	}
 	e.mu.Lock()
 	if e.result != nil {

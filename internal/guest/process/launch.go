@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 
@@ -41,11 +40,14 @@ func (e *Exec) launch(p plan, files [3]*os.File) (launched, error) {
 	attr := &syscall.ProcAttr{
 		Dir:   p.cwd,
 		Env:   env,
-		Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd()},
+		Files: descriptors(files),
 		Sys: &syscall.SysProcAttr{
 			Setsid:     true,
 			Credential: &syscall.Credential{Uid: p.user.UID, Gid: p.user.GID, Groups: p.user.Groups},
 		},
+	}
+	if e.spec.Terminal != nil {
+		attr.Sys.Setctty, attr.Sys.Ctty = true, 0
 	}
 	var failed error = unix.ENOENT
 	for _, path := range p.candidates() {
@@ -67,6 +69,18 @@ func (e *Exec) launch(p plan, files [3]*os.File) (launched, error) {
 		}
 	}
 	return explain(failed, p)
+}
+
+// descriptors are those of the files; one that is missing is the first one again.
+func descriptors(files [3]*os.File) []uintptr {
+	var fds []uintptr
+	for _, f := range files {
+		if f == nil {
+			f = files[0]
+		}
+		fds = append(fds, f.Fd())
+	}
+	return fds
 }
 
 // runnable reports whether path is a file that somebody may execute. It is a look ahead as
@@ -170,28 +184,7 @@ func errnoText(err error) string {
 	return "it cannot be used"
 }
 
-// mayEnterCwd tries, as the user, what the kernel may have refused at the start. It
-// takes a thread of its own to another identity and ends it after that.
+// mayEnterCwd tries, as the user, what the kernel may have refused at the start.
 func (p plan) mayEnterCwd() bool {
-	ok := make(chan bool)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread must not be used again
-		ok <- asUser(p.user.UID, p.user.GID, p.user.Groups) != nil || unix.Access(p.cwd, unix.X_OK) == nil
-	}()
-	return <-ok
-}
-
-// asUser changes the identity of the calling thread alone, which the functions of the
-// standard library take care not to do.
-func asUser(uid, gid uint32, groups []uint32) error {
-	if err := setgroups(groups); err != nil {
-		return err
-	}
-	if _, _, e := syscall.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); e != 0 {
-		return e
-	}
-	if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
-		return e
-	}
-	return nil
+	return p.user.Do(func() error { return unix.Faccessat(unix.AT_FDCWD, p.cwd, unix.X_OK, unix.AT_EACCESS) }) == nil
 }

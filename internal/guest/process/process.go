@@ -15,13 +15,17 @@
 //   - nothing else in the process calls wait: [Table.Run] reaps every child exactly once;
 //   - a child is registered before it can be reaped (reaper.mu is held over both);
 //   - a result is set once, when the leader is dead, and after it only Killed may grow;
-//   - whatever a command does with its output, nobody who reads it can block it.
+//   - nobody who reads a command's output can block it, unless it was started lossless.
+//
+// A command with a shell is one of several that a session's bash runs in turn (session.go):
+// the bash is an Exec of its own that no list has, and what it starts is counted as the
+// command's it was started by.
 //
 // Time limits are measured on the monotonic clock, which goes on while a sandbox is
 // paused, and jumps by the time it was away when it is restored: a limit that passed
 // meanwhile is over at once.
 //
-// Lock order: Table.mu, Exec.mu, reaper.mu; none is held while a command is being
+// Lock order: Table.mu, session.mu, Exec.mu, reaper.mu; none is held while a command is being
 // stopped. Start with [Table.Start], then supervise in supervise.go.
 package process
 
@@ -53,6 +57,7 @@ type Config struct {
 	Accounts account.Database
 	Output   output.Dir
 	Pool     *output.Pool
+	ShellDir string // for the pipes of shell sessions
 	// Protected says that the agent asked the kernel to spare it when memory runs out,
 	// which its children must not inherit.
 	Protected bool
@@ -79,6 +84,7 @@ type Table struct {
 	lingering map[hutch.ExecID]*Exec // deleted, with processes left
 	kept      []*Exec                // deleted, without; their output files can be read. Oldest first
 	noJail    bool                   // the kernel refuses cgroup namespaces
+	shells    map[string]*session    // by name; also those that ended, until there is a new one
 }
 
 // New makes a table. Nothing runs until [Table.Run].
@@ -88,6 +94,7 @@ func New(cfg Config) *Table {
 		reaper:    reaper{exits: map[int]chan<- exit{}},
 		execs:     map[hutch.ExecID]*Exec{},
 		lingering: map[hutch.ExecID]*Exec{},
+		shells:    map[string]*session{},
 	}
 }
 
@@ -206,7 +213,9 @@ func (t *Table) Processes() ([]guestapi.Process, error) {
 	}
 	owner := map[int]hutch.ExecID{}
 	for _, o := range t.attributeAll(all, t.known()) {
-		owner[o.PID] = o.exec.id
+		if o.exec.hosts == nil { // a session's shell is no command's
+			owner[o.PID] = o.exec.id
+		}
 	}
 	list := make([]guestapi.Process, 0, len(all))
 	for _, p := range all {
@@ -239,6 +248,9 @@ func (t *Table) Relieve(ctx context.Context) (*Exec, error) {
 	}
 	if most == nil {
 		return nil, nil
+	}
+	if s := most.hosts; s != nil && s.current() != nil {
+		use[s.current()], most = use[most], s.current() // the shell, by what runs in it
 	}
 	detail := fmt.Sprintf("ended to free memory: it used %d MiB", use[most]>>20)
 	if limit := t.cfg.Proc.Memory(); limit > 0 {

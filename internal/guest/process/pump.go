@@ -24,6 +24,9 @@ const (
 	// others hold its pipes: until nothing came for quietTime, and no longer than drainTime.
 	quietTime = 250 * time.Millisecond
 	drainTime = time.Second
+	// holdTime is how long the end of a lossless command waits for a reader who takes
+	// nothing.
+	holdTime = 30 * time.Second
 )
 
 // buffers are shared by all pumps: one is only held while there is something to read, so a
@@ -101,7 +104,8 @@ func (p *pump) read(w io.Writer, with func(func(fd uintptr) bool) error) (n int,
 		n = max(n, 0)
 		if n > 0 {
 			p.last.Store(p.clock())
-			_, _ = w.Write(buf[:n]) // neither a stream nor Discard refuses
+			// Neither a stream nor Discard refuses; a lossless stream may wait for its readers.
+			_, _ = w.Write(buf[:n])
 		}
 		return true
 	})

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guest/account"
@@ -18,10 +20,18 @@ const Marker = "HUTCH_EXEC_ID"
 // DefaultPath is where programs are looked for unless the template or the request says so.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// builtinEnv is what every command gets below everything else. No terminal is attached,
-// so TERM says so; apt must not ask questions that nobody can answer; and UTF-8 without
-// locales installed is C.UTF-8.
-func builtinEnv(u account.User) map[string]string {
+// terminalName is what a terminal is taken for unless the request says otherwise: what
+// those that people have in front of them understand.
+const terminalName = "xterm-256color"
+
+// builtinEnv is what every command gets below everything else. TERM says whether a
+// terminal is attached; apt must not ask questions that nobody can answer; and UTF-8
+// without locales installed is C.UTF-8.
+func builtinEnv(u account.User, terminal bool) map[string]string {
+	term := "dumb"
+	if terminal {
+		term = terminalName
+	}
 	return map[string]string{
 		"PATH":            DefaultPath,
 		"HOME":            u.Home,
@@ -29,7 +39,7 @@ func builtinEnv(u account.User) map[string]string {
 		"LOGNAME":         u.Name,
 		"SHELL":           u.Shell,
 		"LANG":            "C.UTF-8",
-		"TERM":            "dumb",
+		"TERM":            term,
 		"DEBIAN_FRONTEND": "noninteractive",
 	}
 }
@@ -61,7 +71,18 @@ func checkSpec(s hutch.ExecSpec) (hutch.ExecSpec, error) {
 	if err := CheckEnv("env", s.Env); err != nil {
 		return s, err
 	}
-	if s.Timeout == 0 && !s.Background {
+	if err := checkMode(s); err != nil {
+		return s, err
+	}
+	if s.Terminal != nil {
+		size, err := checkSize(*s.Terminal)
+		if err != nil {
+			return s, err
+		}
+		s.Terminal = &size
+	}
+	// Whoever sits at a terminal ends it.
+	if s.Timeout == 0 && !s.Background && s.Terminal == nil {
 		s.Timeout = hutch.DefaultExecTimeout
 	}
 	if s.Grace == 0 {
@@ -72,6 +93,32 @@ func checkSpec(s hutch.ExecSpec) (hutch.ExecSpec, error) {
 	}
 	return s, nil
 }
+
+// maxTag is the longest tag, in characters.
+const maxTag = 64
+
+// checkMode refuses what cannot be had together, and a tag that cannot be shown.
+func checkMode(s hutch.ExecSpec) error {
+	switch {
+	case s.Login && s.Cmd == "":
+		return hutch.FieldErrorf("login", "goes with cmd only: argv is run as it is")
+	case !validShell(s.Shell):
+		return hutch.FieldErrorf("shell", "must be 1 to %d letters, digits, _ and -", maxShellName)
+	case s.Shell != "" && s.Cmd == "":
+		return hutch.FieldErrorf("shell", "goes with cmd only: a program of argv has no shell")
+	case s.Shell != "" && s.Login:
+		return hutch.FieldErrorf("login", "cannot be had in a shell session, whose shell runs already")
+	case s.Shell != "" && s.Terminal != nil:
+		return hutch.FieldErrorf("terminal", "cannot be had in a shell session: start a shell with a terminal instead")
+	case s.Shell != "" && len(s.Cmd) >= maxArg:
+		return hutch.FieldErrorf("cmd", "longer than %d bytes: put it into a file", maxArg-1)
+	case !utf8.ValidString(s.Tag) || utf8.RuneCountInString(s.Tag) > maxTag || strings.ContainsFunc(s.Tag, notPrintable):
+		return hutch.FieldErrorf("tag", "must be at most %d printable characters", maxTag)
+	}
+	return nil
+}
+
+func notPrintable(r rune) bool { return !unicode.IsPrint(r) }
 
 func hasZero(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
@@ -111,8 +158,11 @@ func (t *Table) newPlan(s hutch.ExecSpec, set Settings) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	p := plan{argv: s.Argv, user: u, env: builtinEnv(u)}
-	if s.Cmd != "" {
+	p := plan{argv: s.Argv, user: u, env: builtinEnv(u, s.Terminal != nil)}
+	switch {
+	case s.Login:
+		p.argv = []string{"/bin/bash", "-l", "-c", s.Cmd}
+	case s.Cmd != "":
 		p.argv = []string{"/bin/sh", "-c", s.Cmd}
 	}
 	maps.Copy(p.env, set.Defaults.Env)

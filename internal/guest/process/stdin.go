@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,73 +15,138 @@ import (
 
 // stdin is the agent's end of a command's standard input.
 type stdin struct {
-	pipe *os.File
+	pipe     *os.File
+	terminal *terminal // whose input it is; nil for a pipe
 
-	mu     sync.Mutex // one writer at a time
-	taken  int64      // bytes given to the command
+	turn chan struct{} // a token: one writer at a time. It guards what follows
+	// taken is how many bytes were given to the command, without the end of file that is
+	// typed at a terminal.
+	taken  int64
+	last   byte // the last of them; a new line before the first
 	closed bool
 }
 
-// WriteStdin gives the command what r holds, which begins at offset of its input, then
-// closes the input if last. What was given before is skipped, so a call that was cut off
-// can be repeated. It waits for the command to take the bytes. A command that has closed
-// its input, or has ended, is no error: the reply says so and the rest is not read.
-func (e *Exec) WriteStdin(ctx context.Context, offset int64, r io.Reader, last bool) (guestapi.StdinReply, error) {
+func newStdin(pipe *os.File, t *terminal) *stdin {
+	return &stdin{pipe: pipe, terminal: t, turn: make(chan struct{}, 1), last: '\n'}
+}
+
+// Input is a part of a command's input.
+type Input struct {
+	Offset int64 // of its first byte in the whole input; what was given before is skipped
+	Append bool  // Offset has no meaning: it comes after whatever was given so far
+	Last   bool  // nothing follows
+}
+
+// WriteStdin gives the command what r holds, which should be no more than
+// guestapi.MaxInput bytes, with nobody else's between them, then closes the input if it is
+// the last. What was given before its offset is skipped, so a call that was cut off can be
+// repeated; not so one that appends. It waits for the command to take the bytes. A
+// command that has closed its input, or has ended, is no error: the reply says so.
+func (e *Exec) WriteStdin(ctx context.Context, in Input, r io.Reader) (guestapi.StdinReply, error) {
 	s := e.stdin
 	if s == nil {
 		return guestapi.StdinReply{}, hutch.Errorf(hutch.CodeInvalidState, "the command was started without stdin: set stdin_open")
 	}
+	// Read before it is its turn, and before the command takes it: bytes that come slowly
+	// keep no other caller out, and bytes that nobody takes do not fill the window that all
+	// calls share.
+	piece, more, err := readPiece(r)
+	if err != nil {
+		return guestapi.StdinReply{}, err
+	}
+	if in.Append && more {
+		return guestapi.StdinReply{}, hutch.Errorf(hutch.CodeTooLarge, "at most %d bytes can be appended at once", guestapi.MaxInput)
+	}
+	if err := s.take(ctx); err != nil {
+		return guestapi.StdinReply{}, err
+	}
+	defer s.give()
 	// A caller who leaves must not keep the next one out.
 	stop := context.AfterFunc(ctx, func() { _ = s.pipe.SetWriteDeadline(time.Unix(1, 0)) })
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	defer func() {
 		if !stop() {
 			_ = s.pipe.SetWriteDeadline(time.Time{}) // fails on a closed pipe only
 		}
 	}()
-	if offset < 0 || offset > s.taken {
-		return s.replyLocked(), hutch.FieldErrorf("offset", "the command was given %d bytes so far: go on from there", s.taken)
+	if in.Append {
+		in.Offset = s.taken
 	}
-	if _, err := io.CopyN(io.Discard, r, s.taken-offset); err != nil && !errors.Is(err, io.EOF) {
-		return s.replyLocked(), hutch.Wrap(hutch.CodeCancelled, err, "the input ended early")
+	if in.Offset < 0 || in.Offset > s.taken {
+		return s.reply(), hutch.FieldErrorf("offset", "the command was given %d bytes so far: go on from there", s.taken)
 	}
-	if err := s.copyLocked(r); err != nil {
-		return s.replyLocked(), err
+	for off := in.Offset; err == nil && !s.closed; {
+		known := min(int64(len(piece)), s.taken-off)
+		off += int64(len(piece))
+		if err = s.write(piece[known:]); err != nil || !more {
+			break
+		}
+		piece, more, err = readPiece(r)
 	}
-	if last {
-		s.closeLocked()
+	if err == nil && in.Last && !s.closed {
+		err = s.finish()
 	}
-	return s.replyLocked(), nil
+	return s.reply(), err
 }
 
-func (s *stdin) replyLocked() guestapi.StdinReply {
+// readPiece reads as much input as is given in one piece, and a byte over; more says that
+// there was one.
+func readPiece(r io.Reader) (piece []byte, more bool, err error) {
+	piece, err = io.ReadAll(io.LimitReader(r, guestapi.MaxInput+1))
+	if err != nil {
+		return nil, false, hutch.Wrap(hutch.CodeCancelled, err, "the input ended early")
+	}
+	return piece, len(piece) > guestapi.MaxInput, nil
+}
+
+// take waits for the caller's turn.
+func (s *stdin) take(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left while others gave the command its input")
+	}
+}
+
+func (s *stdin) give() { <-s.turn }
+
+func (s *stdin) reply() guestapi.StdinReply {
 	return guestapi.StdinReply{Offset: s.taken, Closed: s.closed}
 }
 
-// copyLocked writes r to the pipe. That nobody reads it any more closes it.
-func (s *stdin) copyLocked(r io.Reader) error {
-	buf := buffers.Get().(*[readSize]byte)
-	defer buffers.Put(buf)
-	for !s.closed {
-		n, readErr := r.Read(buf[:])
-		k, err := s.pipe.Write(buf[:n])
-		s.taken += int64(max(k, 0))
-		switch {
-		case errors.Is(err, unix.EPIPE), errors.Is(err, os.ErrClosed):
-			s.closeLocked()
-		case err != nil:
-			return hutch.Wrap(hutch.CodeCancelled, err, "the caller left while the command did not take its input")
-		case errors.Is(readErr, io.EOF):
-			return nil
-		case readErr != nil:
-			return hutch.Wrap(hutch.CodeCancelled, readErr, "the input ended early")
-		}
+// write writes b to the pipe. That nobody reads it any more closes it.
+func (s *stdin) write(b []byte) error {
+	if len(b) == 0 {
+		return nil // on some kernels such a write, too, needs room
+	}
+	n, err := s.pipe.Write(b)
+	if n > 0 {
+		s.taken += int64(n)
+		s.last = b[n-1]
+	}
+	switch {
+	case errors.Is(err, unix.EPIPE), errors.Is(err, os.ErrClosed), s.terminal != nil && errors.Is(err, unix.EIO):
+		s.shut()
+	case err != nil:
+		return hutch.Wrap(hutch.CodeCancelled, err, "the caller left while the command did not take its input")
 	}
 	return nil
 }
 
-func (s *stdin) closeLocked() {
+// finish ends the input: of a pipe by closing it, of a terminal as a person would.
+func (s *stdin) finish() error {
+	if s.terminal == nil {
+		s.shut()
+		return nil
+	}
+	taken := s.taken
+	err := s.write(s.terminal.endOfFile(s.last))
+	s.taken = taken
+	s.closed = s.closed || err == nil
+	return err
+}
+
+func (s *stdin) shut() {
 	s.closed = true
 	_ = s.pipe.Close() // twice is harmless
 }
@@ -90,7 +154,7 @@ func (s *stdin) closeLocked() {
 // close ends the input when the command has ended. A write that waits is cut off first.
 func (s *stdin) close() {
 	_ = s.pipe.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.turn <- struct{}{}
+	defer s.give()
 	s.closed = true
 }

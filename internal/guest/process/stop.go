@@ -18,6 +18,9 @@ const (
 	// killTime bounds how long KILL is repeated. What is still there after it is stuck in
 	// the kernel, and only the end of the sandbox ends it.
 	killTime = 10 * time.Second
+	// hangUpTime is how long a terminal's programs have to end by themselves after its
+	// hang-up before they get TERM too.
+	hangUpTime = 200 * time.Millisecond
 	// pollMin and pollMax are how often a dying tree is looked at: soon at first, since most
 	// programs end within a few milliseconds of TERM.
 	pollMin = 2 * time.Millisecond
@@ -49,6 +52,8 @@ func (e *Exec) Stop(ctx context.Context, o StopOptions) error {
 func (e *Exec) requestStop(o StopOptions) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.stdout.StopHolding() // what is being stopped waits for nobody
+	e.stderr.StopHolding()
 	killAt := time.Now().Add(o.Grace)
 	if e.stop == nil {
 		e.stop, e.killAt = &o, killAt
@@ -87,17 +92,20 @@ func (e *Exec) killTree() (killed []hutch.KilledProcess, escalated bool, left in
 	return e.killTreeLocked()
 }
 
-// killTreeLocked sends TERM to every process of the tree, waits for the grace, and then
-// sends KILL until nothing of it is alive. left is what it could not kill. It holds
+// killTreeLocked sends TERM to every process of the tree (after HUP, if it has a
+// terminal), waits for the grace, and then sends KILL until nothing of it is alive. left is what it could not kill. It holds
 // stopMu, and no other lock.
 func (e *Exec) killTreeLocked() (killed []hutch.KilledProcess, escalated bool, left int) {
 	list := map[int]hutch.KilledProcess{}
 	if time.Now().Before(e.killTime()) {
-		for _, p := range e.members() {
-			list[p.PID] = hutch.KilledProcess{PID: p.PID, Command: p.Comm, Signal: "TERM"}
-			e.kill(p, unix.SIGTERM)
-			e.kill(p, unix.SIGCONT) // one that is stopped does not see TERM until it goes on
+		if e.spec.Terminal != nil {
+			// The terminal hangs up, which shells tell their jobs and take as their end,
+			// while they ignore TERM.
+			e.hint(list, unix.SIGHUP)
+			hungUp := time.Now().Add(hangUpTime)
+			e.awaitTree(func() bool { return time.Now().Before(hungUp) && time.Now().Before(e.killTime()) })
 		}
+		e.hint(list, unix.SIGTERM)
 		e.awaitTree(func() bool { return time.Now().Before(e.killTime()) })
 		escalated = len(e.members()) > 0
 	}
@@ -120,8 +128,21 @@ func (e *Exec) killTreeLocked() (killed []hutch.KilledProcess, escalated bool, l
 	for _, k := range list {
 		killed = append(killed, k)
 	}
-	slices.SortFunc(killed, func(a, b hutch.KilledProcess) int { return cmp.Compare(a.PID, b.PID) })
+	sortKilled(killed)
 	return killed, escalated, left
+}
+
+func sortKilled(list []hutch.KilledProcess) {
+	slices.SortFunc(list, func(a, b hutch.KilledProcess) int { return cmp.Compare(a.PID, b.PID) })
+}
+
+// hint sends every process of the tree a signal that asks it to end.
+func (e *Exec) hint(list map[int]hutch.KilledProcess, sig syscall.Signal) {
+	for _, p := range e.members() {
+		list[p.PID] = hutch.KilledProcess{PID: p.PID, Command: p.Comm, Signal: signalName(sig)}
+		e.kill(p, sig)
+		e.kill(p, unix.SIGCONT) // one that is stopped does not see it until it goes on
+	}
 }
 
 // awaitTree waits until nothing of the tree is alive, or as long as more says so.
@@ -169,7 +190,7 @@ func (e *Exec) Signal(name string, tree bool) error {
 	if !ok {
 		return hutch.FieldErrorf("signal", "%.20q is not the name of a signal", name)
 	}
-	if tree {
+	if tree || e.session != nil && !e.ended() { // a command in a session has no leader
 		for _, p := range e.members() {
 			e.kill(p, sig)
 		}
@@ -179,6 +200,15 @@ func (e *Exec) Signal(name string, tree bool) error {
 		return hutch.Errorf(hutch.CodeInvalidState, "command %s has ended", e.id)
 	}
 	return nil
+}
+
+func (e *Exec) ended() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // signalNumber reads "INT" or "SIGINT", in either case.

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guest/cgroup"
 	"hutch.dev/hutch/internal/guest/output"
 )
 
@@ -95,7 +96,7 @@ func (e *Exec) watch() (x *exit, stopped bool) {
 				Detail: fmt.Sprintf("over its timeout of %s", e.spec.Timeout),
 			})
 		case <-quiet:
-			if rest := e.spec.NoOutputTimeout - time.Duration(e.clock()-e.last.Load()); rest > 0 {
+			if rest := e.silentFor(e.spec.NoOutputTimeout); rest > 0 {
 				silence.Reset(rest)
 				continue
 			}
@@ -115,11 +116,23 @@ func (e *Exec) watch() (x *exit, stopped bool) {
 
 // sampleMemory notes the memory of the whole tree, on a kernel that keeps no peak.
 func (e *Exec) sampleMemory() {
+	group := e.measured()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.group != nil {
-		e.peak = max(e.peak, e.group.Memory())
+	if group != nil {
+		e.peak = max(e.peak, group.Memory())
 	}
+}
+
+// measured is the control group whose use is the command's: its own, or that of its shell
+// session, where nothing else runs but what others have left. Nil: none.
+func (e *Exec) measured() *cgroup.Group {
+	if e.session != nil {
+		return e.session.host.measured()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.group
 }
 
 // await waits for the exit of a leader whose tree was killed. One that cannot be killed
@@ -139,27 +152,56 @@ func (e *Exec) await(left int) *exit {
 	}
 }
 
+// silentFor is how much longer the command must be silent to have been so for d. One that
+// is made to wait for a reader cannot write.
+func (e *Exec) silentFor(d time.Duration) time.Duration {
+	if e.stdout.Holding() || e.stderr.Holding() {
+		return d
+	}
+	return d - time.Duration(e.clock()-e.last.Load())
+}
+
 func (e *Exec) drain() {
 	for _, p := range e.pumps {
 		p.drain()
 	}
 	for _, p := range e.pumps {
-		<-p.drained
+		for !p.awaitDrained() {
+		}
 	}
+}
+
+// awaitDrained waits for the end of the second phase, or for a reader whom that waits for to
+// have moved. One who does not for holdTime is waited for no more.
+func (p *pump) awaitDrained() bool {
+	moved := p.stream.Moved()
+	still := time.NewTimer(holdTime)
+	defer still.Stop()
+	select {
+	case <-p.drained:
+		return true
+	case <-moved:
+	case <-still.C:
+		p.stream.StopHolding()
+	}
+	return false
 }
 
 // account adds what the command used and which limits it met.
 func (e *Exec) account(r *hutch.ExecResult, x exit) {
 	r.CPU, r.PeakMemory = x.usage.cpu, x.usage.memory
 	var refused int64
+	group := e.measured()
 	e.mu.Lock()
-	group := e.group
 	r.PeakMemory = max(r.PeakMemory, e.peak)
 	e.mu.Unlock()
 	if group != nil {
 		u := group.Usage()
-		r.CPU, r.PeakMemory = max(r.CPU, u.CPU), max(r.PeakMemory, u.Memory)
-		refused = max(u.Refused, e.table.cfg.Cgroups.Refused()-e.baseline)
+		r.CPU = max(r.CPU, u.CPU-e.before.CPU)
+		refused = max(u.Refused-e.before.Refused, e.table.cfg.Cgroups.Refused()-e.baseline)
+		if e.session == nil { // else the peak can be another's
+			r.PeakMemory = max(r.PeakMemory, u.Memory)
+		}
 	}
 	if e.stdout.DiskFull() || e.stderr.DiskFull() || e.diskLow() {
 		r.LimitsHit = append(r.LimitsHit, "disk")

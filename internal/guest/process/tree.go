@@ -26,6 +26,7 @@ func (e *Exec) members() []procfs.Process {
 
 // attribute finds the live processes of the commands, and perhaps of others.
 func (t *Table) attribute(execs []*Exec) []owned {
+	execs = withHosts(execs)
 	list := t.cfg.Proc.List
 	if t.cfg.Cgroups == nil {
 		execs = t.known() // whose a process is can depend on whose it is not
@@ -91,6 +92,9 @@ func (t *Table) attributeAll(all []procfs.Process, execs []*Exec) []owned {
 			if e == nil {
 				continue
 			}
+		}
+		if e.hosts != nil {
+			e = e.hosts.owner(p, byPID)
 		}
 		list = append(list, owned{p, e})
 	}

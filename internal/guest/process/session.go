@@ -1,0 +1,367 @@
+package process
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guest/procfs"
+)
+
+// session is a shell session: a bash that reads commands from a pipe of the agent's, one
+// after the other, and that lives on between them.
+//
+// Its host is an Exec of its own, in no list: the shell's tree is everything that any of
+// its commands started, and owner says which command a process of it is to be counted
+// as. A command of the session has no leader and no control group; it ends when the shell
+// reports that (driver.go), or ends itself.
+type session struct {
+	name  string
+	table *Table
+	host  *Exec // set before up is closed
+	dir   string
+	uid   uint32
+	gid   uint32
+	user  string
+	up    chan struct{} // closed once the shell was started
+	began time.Time
+	// untold is what the shell is told before its first command. Whoever's command runs
+	// may change it.
+	untold string
+
+	mu       sync.Mutex
+	running  *Exec  // the command that runs, or is about to
+	nonce    string // that its report must begin with
+	begun    bool   // the shell has come to it
+	ended    chan exit
+	last     int    // exit status of the last command
+	cwd      string // as the last report has it
+	count    int    // commands so far
+	hung     bool
+	commands []*Exec // those that may have processes, the running one among them
+}
+
+func newSession(t *Table, name string, e *Exec) *session {
+	return &session{name: name, table: t, running: e, up: make(chan struct{}), began: time.Now()}
+}
+
+func (s *session) isUp() bool {
+	select {
+	case <-s.up:
+		return true
+	default:
+		return false
+	}
+}
+
+// over reports whether the shell has ended.
+func (s *session) over() bool {
+	if !s.isUp() {
+		return false
+	}
+	select {
+	case <-s.host.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// why says how a session ended that is over.
+func (s *session) why() string {
+	s.mu.Lock()
+	hung := s.hung
+	s.mu.Unlock()
+	s.host.mu.Lock()
+	defer s.host.mu.Unlock()
+	switch end := s.host.result.End; {
+	case hung:
+		return shellHung
+	case end == hutch.ExecExit || end == hutch.ExecPidsLimit:
+		return shellExited
+	}
+	return shellKilled
+}
+
+// enter makes e the command that runs, in a session that has been started.
+func (s *session) enter(e *Exec) error {
+	switch {
+	case !s.isUp():
+		return hutch.ErrShellBusy
+	case e.spec.Cwd != "":
+		return hutch.FieldErrorf("cwd", "is for the start of a shell session, and %q runs already: use cd", s.name)
+	case len(e.spec.Env) > 0:
+		return hutch.FieldErrorf("env", "is for the start of a shell session, and %q runs already: use export", s.name)
+	}
+	if e.spec.User != "" {
+		u, err := s.table.cfg.Accounts.Lookup(e.spec.User)
+		if err != nil {
+			return err
+		}
+		if u.UID != s.uid || u.GID != s.gid {
+			return hutch.FieldErrorf("user", "the shell session %q runs as %s", s.name, s.user)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		return hutch.ErrShellBusy
+	}
+	s.running = e
+	return nil
+}
+
+// start starts the shell for its first command, which says where and as whom.
+func (s *session) start(e *Exec) error {
+	t := s.table
+	s.host = newExec(t, hutch.ExecID("e"+strings.ToLower(rand.Text()[:20])), hutch.ExecSpec{
+		Argv: slices.Clone(shellCommand), Cwd: e.spec.Cwd, Env: e.spec.Env, User: e.spec.User,
+		Background: true, Grace: hutch.DefaultGrace, MaxOutputBytes: hutch.MinOutputBytes,
+	}, e.settings)
+	s.host.hosts = s
+	p, err := t.newPlan(s.host.spec, e.settings)
+	if err != nil {
+		return err
+	}
+	s.uid, s.gid, s.user = p.user.UID, p.user.GID, p.user.Name
+	s.dir = t.cfg.ShellDir + "/" + string(s.host.id)
+	// Nobody but root makes anything in it, or sees what is in it; its user opens what it
+	// is told of.
+	if err := os.MkdirAll(s.dir, 0o711); err != nil {
+		return noPipes(err)
+	}
+	status, keeper, err := s.fifo("status")
+	if err != nil {
+		s.removeDir()
+		return noPipes(err)
+	}
+	if err := s.host.start(); err != nil {
+		status.Close()
+		keeper.Close()
+		s.removeDir()
+		return err
+	}
+	close(s.host.ready)
+	s.cwd = s.host.cwd
+	close(s.up)
+	if s.host.pid == 0 { // no bash: it has ended
+		status.Close()
+		keeper.Close()
+		s.removeDir()
+		return nil
+	}
+	t.mu.Lock()
+	t.lingering[s.host.id] = s.host // where processes are looked for, until none is left
+	t.mu.Unlock()
+	go s.serve(status, keeper)
+	s.untold = prelude(s.dir + "/status")
+	return nil
+}
+
+func noPipes(err error) error {
+	return hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox has no room for the pipes of a shell session")
+}
+
+func (s *session) removeDir() { _ = os.RemoveAll(s.dir) } // what cannot be removed is inside only
+
+// write types at the shell. It does not wait: one that does not read is a hung one. What was
+// typed before has been read, since the command in it has ended.
+func (s *session) write(text string) {
+	pipe := s.host.stdin.pipe
+	text, s.untold = s.untold+text, ""
+	go func() { _, _ = pipe.WriteString(text) }() // a shell that has ended is told otherwise
+}
+
+// fifo makes a named pipe for the session's user, and opens both of its ends.
+func (s *session) fifo(name string) (r, w *os.File, err error) {
+	path := s.dir + "/" + name
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, nil, fmt.Errorf("make pipe: %w", err)
+	}
+	if err := unix.Chown(path, int(s.uid), int(s.gid)); err != nil {
+		return nil, nil, fmt.Errorf("give pipe to its user: %w", err)
+	}
+	const flags = unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	rd, err := unix.Open(path, unix.O_RDONLY|flags, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open pipe: %w", err)
+	}
+	wr, err := unix.Open(path, unix.O_WRONLY|flags, 0)
+	if err != nil {
+		unix.Close(rd)
+		return nil, nil, fmt.Errorf("open pipe: %w", err)
+	}
+	_, _ = unix.FcntlInt(uintptr(wr), unix.F_SETPIPE_SZ, pipeSize) // smaller is slower, no more
+	return os.NewFile(uintptr(rd), path), os.NewFile(uintptr(wr), path), nil
+}
+
+// serve takes the shell's reports until it has ended.
+func (s *session) serve(status, keeper *os.File) {
+	defer s.removeDir()
+	defer keeper.Close()
+	defer status.Close()
+	go func() {
+		<-s.host.done
+		_ = status.SetReadDeadline(time.Unix(1, 0))
+	}()
+	var reports reportBuffer
+	buf := make([]byte, 4096)
+	for {
+		n, err := status.Read(buf)
+		if err != nil {
+			break
+		}
+		s.take(reports.add(buf[:n]))
+	}
+	// What it reported right before its end is in the pipe.
+	for {
+		n := tryRead(status, buf)
+		if n <= 0 {
+			break
+		}
+		s.take(reports.add(buf[:n]))
+	}
+	s.finish(exit{status: s.host.waitStatus(), at: time.Now()})
+}
+
+// tryRead reads what is there.
+func tryRead(f *os.File, buf []byte) (n int) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	if conn.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) }) != nil {
+		return 0
+	}
+	return n
+}
+
+// waitStatus is how the leader of an ended command ended, as the kernel says it.
+func (e *Exec) waitStatus() syscall.WaitStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.result.Signal != "" && e.result.ExitCode > 128 {
+		return syscall.WaitStatus(e.result.ExitCode - 128)
+	}
+	return syscall.WaitStatus(e.result.ExitCode << 8)
+}
+
+// take looks for the end of the running command in reports.
+func (s *session) take(reports []report) {
+	for _, r := range reports {
+		s.mu.Lock()
+		s.begun = s.begun || s.running != nil && r.status == begun && r.nonce == string(s.running.id)
+		ours := s.running != nil && s.nonce != "" && r.nonce == s.nonce && r.status != begun
+		if ours {
+			s.last = r.status
+			if r.cwd != "" {
+				s.cwd = r.cwd
+			}
+		}
+		s.mu.Unlock()
+		if ours {
+			s.finish(exit{status: syscall.WaitStatus(r.status << 8), at: time.Now()})
+		}
+	}
+}
+
+// finish tells the running command that it has ended. Only the first time counts.
+func (s *session) finish(x exit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nonce = ""
+	if s.ended != nil {
+		s.ended <- x // there is room for one
+		s.ended = nil
+	}
+}
+
+// leave makes the session free for the next command, and says where it is now.
+func (s *session) leave() (cwd string) {
+	over := s.over()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.nonce, s.begun, s.ended = nil, "", false, nil
+	s.count++
+	if over {
+		return ""
+	}
+	return s.cwd
+}
+
+func (s *session) hasBegun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begun
+}
+
+func (s *session) current() *Exec {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+// members are the commands that may have processes in the session.
+func (s *session) members() []*Exec {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.commands)
+}
+
+func (s *session) describe() (hutch.Shell, bool) {
+	if !s.isUp() {
+		return hutch.Shell{}, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := hutch.Shell{Name: s.name, PID: s.host.pid, User: s.user, Cwd: s.cwd, Commands: s.count, StartedAt: s.began}
+	if s.running != nil {
+		d.Exec = s.running.id
+	}
+	return d, true
+}
+
+// owner is the command that a process of the session is counted as: the one it was seen in
+// first, the one it was started with the marker of, its parent's, or the one that runs. The
+// shell itself is its host's, as is what is there while nothing runs.
+func (s *session) owner(p procfs.Process, byPID map[int]*procfs.Process) *Exec {
+	commands := s.members()
+	for range len(byPID) + 1 {
+		if p.PID == s.host.pid {
+			break
+		}
+		for _, e := range commands {
+			if e.saw(p) {
+				return e
+			}
+		}
+		if e := marked(s.table.cfg.Proc.Env(p.PID, Marker), commands); e != nil {
+			return e
+		}
+		parent := byPID[p.PPID]
+		if parent == nil || parent.PID == s.host.pid {
+			if e := s.current(); e != nil && slices.Contains(commands, e) {
+				return e
+			}
+			break
+		}
+		p = *parent
+	}
+	return s.host
+}
+
+// saw reports whether the process has been counted as the command's before.
+func (e *Exec) saw(p procfs.Process) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	start, ok := e.seen[p.PID]
+	return ok && start == p.Start
+}
