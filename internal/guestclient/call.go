@@ -30,9 +30,10 @@ func (c *Client) call(ctx context.Context, req request, reply any) error {
 	if err != nil {
 		return err
 	}
-	answer, err := c.exchange(ctx, req, body)
+	try := func() ([]byte, error) { return c.roundTrip(ctx, req, bytes.NewReader(body)) }
+	answer, err := c.exchange(ctx, try)
 	if err != nil && req.repeat && ctx.Err() == nil && isBroken(err) {
-		answer, err = c.exchange(ctx, req, body)
+		answer, err = c.exchange(ctx, try)
 	}
 	if err != nil {
 		return callError(ctx, req.op, err)
@@ -55,17 +56,17 @@ func (r request) bytes() ([]byte, error) {
 	return b, nil
 }
 
-// exchange sends a request and reads its answer. It returns when ctx ends, even if the
+// exchange returns what roundTrip does. It returns when ctx ends, even if the
 // transport is stuck in a write that the guest does not read: what is stuck goes on by
 // itself until the transport gives the connection up.
-func (c *Client) exchange(ctx context.Context, req request, body []byte) ([]byte, error) {
+func (c *Client) exchange(ctx context.Context, roundTrip func() ([]byte, error)) ([]byte, error) {
 	type answer struct {
 		body []byte
 		err  error
 	}
 	done := make(chan answer, 1)
 	go func() {
-		b, err := c.roundTrip(ctx, req, body)
+		b, err := roundTrip()
 		done <- answer{b, err}
 	}()
 	select {
@@ -76,8 +77,9 @@ func (c *Client) exchange(ctx context.Context, req request, body []byte) ([]byte
 	}
 }
 
-func (c *Client) roundTrip(ctx context.Context, req request, body []byte) ([]byte, error) {
-	resp, err := c.send(ctx, req, body)
+// roundTrip sends a request and reads its answer.
+func (c *Client) roundTrip(ctx context.Context, req request, body io.Reader) ([]byte, error) {
+	resp, err := c.sendReader(ctx, req, body)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +96,12 @@ func (c *Client) roundTrip(ctx context.Context, req request, body []byte) ([]byt
 
 // send sends a request and returns the answer, its body unread, if it is a good one.
 func (c *Client) send(ctx context.Context, req request, body []byte) (*http.Response, error) {
-	hr, err := http.NewRequestWithContext(ctx, req.method, "http://guest"+req.path, bytes.NewReader(body))
+	return c.sendReader(ctx, req, bytes.NewReader(body))
+}
+
+// sendReader is send with a body that is read as it goes out.
+func (c *Client) sendReader(ctx context.Context, req request, body io.Reader) (*http.Response, error) {
+	hr, err := http.NewRequestWithContext(ctx, req.method, "http://guest"+req.path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +165,12 @@ func nonsense(format string, args ...any) error {
 // sandbox is gone, or that a key is not valid.
 var refusalCodes = map[hutch.Code]bool{
 	hutch.CodeBadRequest:       true,
+	hutch.CodeForbidden:        true, // the acting user, inside
 	hutch.CodeNotFound:         true,
 	hutch.CodeConflict:         true,
 	hutch.CodeInvalidState:     true,
+	hutch.CodeShellBusy:        true,
+	hutch.CodePortClosed:       true,
 	hutch.CodeTooLarge:         true,
 	hutch.CodeUnavailable:      true,
 	hutch.CodeDiskFull:         true,
@@ -172,8 +182,16 @@ var refusalCodes = map[hutch.Code]bool{
 // refusal is the error in the body of a failed call.
 func refusal(status int, body []byte) error {
 	var e guestapi.Error
-	if err := json.Unmarshal(body, &e); err != nil || !refusalCodes[e.Code] {
-		return nonsense("HTTP status %d without a code that a guest may use", status)
+	if err := json.Unmarshal(body, &e); err != nil {
+		return nonsense("HTTP status %d without an error", status)
+	}
+	return refused(e)
+}
+
+// refused is an error that a guest gave, as far as it may.
+func refused(e guestapi.Error) error {
+	if !refusalCodes[e.Code] {
+		return nonsense("a refusal with a code that no guest may use")
 	}
 	msg := cleanText(e.Error, maxText)
 	if msg == "" {

@@ -16,6 +16,7 @@ const (
 	maxText      = 512  // bytes of a sentence
 	maxCommand   = 64   // bytes of a process's name
 	maxPath      = 4096 // PATH_MAX
+	maxTag       = 256  // bytes of a tag: 64 characters
 	maxKilled    = 1024 // processes in a result
 	maxExecs     = 4096
 	maxProcesses = 16384
@@ -31,6 +32,7 @@ var (
 var (
 	execID     = regexp.MustCompile(`^e[a-z0-9]{20}$`)
 	signalName = regexp.MustCompile(`^[A-Z0-9+]{1,16}$`)
+	shellName  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 	fieldName  = regexp.MustCompile(`^[a-z0-9_.]{1,64}$`)
 )
 
@@ -40,6 +42,9 @@ var ends = map[hutch.ExecEnd]bool{
 	hutch.ExecExit: true, hutch.ExecSignal: true, hutch.ExecTimeout: true, hutch.ExecNoOutput: true,
 	hutch.ExecCancelled: true, hutch.ExecOOM: true, hutch.ExecDiskFull: true, hutch.ExecPidsLimit: true,
 }
+
+// replaced are the reasons why a shell session was replaced.
+var replaced = map[string]bool{"exited": true, "killed": true, "hung": true}
 
 // capped is a JSON array of which at most maxOf elements are kept. The rest is an
 // error: it would cost many times its size to decode.

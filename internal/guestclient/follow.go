@@ -23,6 +23,10 @@ type FollowOptions struct {
 	// Budget is that budget, to hold the guest to. 0 stands for hutch.MaxOutputBytes.
 	Budget int
 	NoWait bool // end after what there is now; else when the command has ended
+	// Live asks for what is written from now on, and Last bytes of each stream before
+	// that. Stdout and Stderr are 0 then, and Budgeted is not set.
+	Live bool
+	Last int64
 }
 
 // Follow reads the output of one command. It is for one goroutine at a time.
@@ -44,10 +48,14 @@ func (c *Client) Follow(ctx context.Context, id hutch.ExecID, o FollowOptions) (
 		"budget": {bit(o.Budgeted)},
 		"wait":   {bit(!o.NoWait)},
 	}
+	if o.Live {
+		q.Set("live", "1")
+		q.Set("last", fmt.Sprint(o.Last))
+	}
 	req := request{op: "follow exec", method: http.MethodGet, path: execPath(id, "/follow") + "?" + q.Encode()}
 	streamCtx, cancel := context.WithCancel(ctx)
 	f := &Follow{cancel: cancel, frames: make(chan guestapi.Frame)}
-	check := &frameCheck{id: id, budgeted: o.Budgeted, budget: o.Budget, next: [2]int64{o.Stdout, o.Stderr}}
+	check := &frameCheck{id: id, budgeted: o.Budgeted, budget: o.Budget, live: o.Live, next: [2]int64{o.Stdout, o.Stderr}}
 	if check.budget <= 0 || check.budget > hutch.MaxOutputBytes {
 		check.budget = hutch.MaxOutputBytes
 	}
@@ -94,6 +102,9 @@ func (f *Follow) pump(ctx context.Context, body io.Reader, check *frameCheck) er
 		if err != nil {
 			return err
 		}
+		if check.skipped {
+			continue
+		}
 		if frame.Type == guestapi.FrameEnd {
 			f.status = check.end
 		}
@@ -109,7 +120,8 @@ func (f *Follow) pump(ctx context.Context, body io.Reader, check *frameCheck) er
 }
 
 // Next returns the next frame: data and gaps in the order of each stream, without a
-// hole between them, keepalives, then the end frame, then io.EOF. It
+// hole between them, keepalives, then the end frame, then io.EOF. What is live begins at
+// the offset of its first frame. It
 // is hutch.ErrGuestUnresponsive when the stream broke or made no sense: begin again
 // at the offsets reached. When ctx ends the Follow lives on.
 func (f *Follow) Next(ctx context.Context) (guestapi.Frame, error) {
@@ -156,6 +168,8 @@ type frameCheck struct {
 	id       hutch.ExecID
 	budgeted bool     // data is held to budget
 	budget   int      // bytes a stream
+	live     bool     // a gap before anything else on a stream says where it begins
+	skipped  bool     // the last frame was such a gap
 	next     [2]int64 // offset of the next byte of stdout and stderr
 	sent     [2]int64 // bytes of data seen
 	end      guestapi.ExecStatus
@@ -163,6 +177,7 @@ type frameCheck struct {
 
 // frame checks the next frame.
 func (c *frameCheck) frame(f guestapi.Frame) error {
+	c.skipped = false
 	switch f.Type {
 	case guestapi.FrameStdout, guestapi.FrameStderr:
 		s := int(f.Type - guestapi.FrameStdout)
@@ -200,6 +215,7 @@ func (c *frameCheck) gap(payload []byte) error {
 	if !ok || g.From != c.next[s] || g.To <= g.From {
 		return nonsense("follow: a gap from %d to %d where the stream is at %d", g.From, g.To, c.next[s])
 	}
+	c.skipped = c.live && c.next[s] == 0
 	c.next[s] = g.To
 	return nil
 }

@@ -43,26 +43,29 @@ import (
 var ErrNotIdentified = &hutch.Error{Code: guestapi.CodeNotIdentified, Message: "the guest has not been told its identity yet"}
 
 const (
-	// maxStdinCalls is how many bodies of input may be under way to one guest at once.
-	// The guest's connection window has room for 63 unread ones.
+	// maxStdinCalls is how many bodies of input may be under way to one guest at once,
+	// and stdinChunk how long one is. All of them may stay unread, because no command
+	// takes its input; together they leave a quarter of the guest's connection window
+	// for other calls. A call is repeated from the guest's offset if the stream breaks,
+	// so a chunk is kept until it is taken.
 	maxStdinCalls = 48
-
-	// stdinChunk is how much input goes in one call. A call is repeated from the
-	// guest's offset if the stream breaks, so a chunk is kept until it is taken.
-	stdinChunk = 256 << 10
+	stdinChunk    = 64 << 10
 
 	// smallBody bounds answers that hold no output and no list.
 	smallBody = 64 << 10
 )
 
-// chunks holds buffers for Stdin.
-var chunks = sync.Pool{New: func() any { b := make([]byte, stdinChunk); return &b }}
+// chunks holds buffers for Stdin and AppendStdin.
+var chunks = sync.Pool{New: func() any { b := make([]byte, guestapi.MaxInput); return &b }}
 
 // Client makes calls to one guest. Its methods are safe for concurrent use.
 type Client struct {
 	http  *guestlink.Transport // nil if err is set
 	err   error                // why there is no transport: every call's error
 	stdin chan struct{}        // tokens: bodies of input under way
+	ports chan struct{}        // tokens: connections to ports
+
+	uploads chan struct{} // tokens: contents of files under way
 }
 
 // New returns a Client of the guest at the other end of stream. It works on a
@@ -70,7 +73,7 @@ type Client struct {
 // The first call begins a session, which ends the session of any other Client on that
 // stream.
 func New(stream *os.File) *Client {
-	c := &Client{stdin: make(chan struct{}, maxStdinCalls)}
+	c := &Client{stdin: make(chan struct{}, maxStdinCalls), ports: make(chan struct{}, guestapi.MaxPortConns), uploads: make(chan struct{}, maxUploads)}
 	if stream == nil {
 		c.err = os.ErrInvalid
 		return c
@@ -180,7 +183,7 @@ func (c *Client) Stdin(ctx context.Context, id hutch.ExecID, offset int64, r io.
 	reply := guestapi.StdinReply{Offset: offset}
 	chunk := chunks.Get().(*[]byte)
 	defer chunks.Put(chunk)
-	buf := *chunk
+	buf := (*chunk)[:stdinChunk]
 	for first := true; ; first = false {
 		n, err := io.ReadFull(r, buf)
 		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
@@ -206,6 +209,12 @@ func (c *Client) Stdin(ctx context.Context, id hutch.ExecID, offset int64, r io.
 
 // stdinChunk sends one piece of input.
 func (c *Client) stdinChunk(ctx context.Context, id hutch.ExecID, offset int64, p []byte, end bool) (guestapi.StdinReply, error) {
+	q := url.Values{"offset": {fmt.Sprint(offset)}, "close": {bit(end)}}
+	return c.sendStdin(ctx, request{path: execPath(id, "/stdin") + "?" + q.Encode(), raw: bytes.Clone(p), repeat: true})
+}
+
+// sendStdin makes the call req, which has a part of a command's input, once there is room.
+func (c *Client) sendStdin(ctx context.Context, req request) (guestapi.StdinReply, error) {
 	var r guestapi.StdinReply
 	select {
 	case c.stdin <- struct{}{}:
@@ -213,8 +222,7 @@ func (c *Client) stdinChunk(ctx context.Context, id hutch.ExecID, offset int64, 
 	case <-ctx.Done():
 		return r, contextError(ctx, "write stdin")
 	}
-	q := url.Values{"offset": {fmt.Sprint(offset)}, "close": {bit(end)}}
-	req := request{op: "write stdin", method: http.MethodPost, path: execPath(id, "/stdin") + "?" + q.Encode(), raw: bytes.Clone(p), limit: smallBody, repeat: true}
+	req.op, req.method, req.limit = "write stdin", http.MethodPost, smallBody
 	err := c.call(ctx, req, &r)
 	if err == nil && r.Offset < 0 {
 		err = nonsense("stdin: a negative offset")

@@ -184,6 +184,37 @@ type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
+// TestInputThatNobodyTakes: however many commands take none of their input, and however
+// much each is given, other calls with bodies are answered.
+func TestInputThatNobodyTakes(t *testing.T) {
+	hanging := make(chan struct{}, 1000)
+	c := start(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/stdin") {
+			hanging <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		answer(http.StatusOK, toJSON(t, goodStatus()))(w, r)
+	})
+	ctx, leave := context.WithCancel(within(t))
+	var wg sync.WaitGroup
+	for range maxStdinCalls + 20 {
+		wg.Go(func() { _, _ = c.Stdin(ctx, id, 0, bytes.NewReader(make([]byte, 1<<20)), true) })
+	}
+	for range maxStdinCalls {
+		<-hanging
+	}
+	for range 5 {
+		spec := hutch.ExecSpec{Cmd: strings.Repeat("x", 200_000)}
+		if _, err := c.StartExec(ctx, guestapi.StartExec{ID: id, Spec: spec}); err != nil {
+			t.Fatalf("another call: %v", err)
+		}
+	}
+	leave()
+	wg.Wait()
+}
+
 func TestRefusals(t *testing.T) {
 	long := strings.Repeat("é", 1000)
 	tests := []struct {

@@ -57,6 +57,7 @@ func (w *wireStatus) bare() (guestapi.ExecStatus, error) {
 	if t := time.Unix(0, st.StartedAt); t.Before(earliest) || t.After(latest) {
 		st.StartedAt = 0
 	}
+	st.Tag = cleanText(st.Tag, maxTag)
 	st.Result = nil
 	return st, nil
 }
@@ -80,6 +81,10 @@ func (w *wireResult) result(budget int) (*hutch.ExecResult, error) {
 		}
 	}
 	r.Detail = cleanText(r.Detail, maxText)
+	r.Cwd = cleanPath(r.Cwd)
+	if !replaced[r.ShellReplaced] {
+		r.ShellReplaced = ""
+	}
 	r.StartedAt, r.EndedAt = cleanTime(r.StartedAt), cleanTime(r.EndedAt)
 	r.Killed = cleanKilled(w.Killed.capped)
 	r.LeftRunning = cleanKilled(w.LeftRunning.capped)
@@ -104,10 +109,17 @@ func checkOutput(o *hutch.Output, budget int) error {
 	case o.Dropped == 0 && len(o.Tail) > 0:
 		return nonsense("exec result: a tail of a stream that was not cut")
 	}
-	if len(o.Path) > maxPath || (o.Path != "" && o.Path[0] != '/') || cleanText(o.Path, maxPath) != o.Path {
-		o.Path = "" // a hint for people: not worth an error
-	}
+	o.Path = cleanPath(o.Path)
 	return nil
+}
+
+// cleanPath is s if it can be the path of something inside: a hint for people, not worth an
+// error.
+func cleanPath(s string) string {
+	if len(s) > maxPath || s == "" || s[0] != '/' || cleanText(s, maxPath) != s {
+		return ""
+	}
+	return s
 }
 
 func cleanKilled(in []hutch.KilledProcess) []hutch.KilledProcess {
@@ -116,7 +128,7 @@ func cleanKilled(in []hutch.KilledProcess) []hutch.KilledProcess {
 		if p.PID <= 0 {
 			continue
 		}
-		if p.Signal != "TERM" && p.Signal != "KILL" {
+		if p.Signal != "HUP" && p.Signal != "TERM" && p.Signal != "KILL" {
 			p.Signal = ""
 		}
 		p.Command = cleanText(p.Command, maxCommand)
