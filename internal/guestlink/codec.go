@@ -1,6 +1,10 @@
 package guestlink
 
-import "bytes"
+import (
+	"bytes"
+	"io"
+	"sync"
+)
 
 // The escape byte and what may follow it. 0xF5 occurs in no UTF-8 text, so text
 // passes at the speed of a copy.
@@ -21,6 +25,31 @@ func appendEscaped(dst, src []byte) []byte {
 		dst = append(dst, escLiteral)
 		src = src[i+1:]
 	}
+}
+
+// encoded holds buffers for what has an E in it. They fit a chunk of evenly distributed
+// bytes, four times over.
+var encoded = sync.Pool{New: func() any { b := make([]byte, 0, writeChunk+writeChunk/64); return &b }}
+
+// writeEscaped writes p as it goes on the wire, in one call of w.Write unless more than
+// one byte in 64 is an E. It returns how many bytes went out, encoded.
+func writeEscaped(w io.Writer, p []byte) (sent int, err error) {
+	if bytes.IndexByte(p, esc) < 0 {
+		return w.Write(p)
+	}
+	b := encoded.Get().(*[]byte)
+	defer encoded.Put(b)
+	for len(p) > 0 && err == nil {
+		piece := p
+		for len(piece)+bytes.Count(piece, []byte{esc}) > cap(*b) {
+			piece = piece[:len(piece)/2]
+		}
+		p = p[len(piece):]
+		var n int
+		n, err = w.Write(appendEscaped((*b)[:0], piece))
+		sent += n
+	}
+	return sent, err
 }
 
 // event is what made decoder.step stop.

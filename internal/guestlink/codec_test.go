@@ -71,6 +71,49 @@ func TestWire(t *testing.T) {
 	}
 }
 
+// writes keeps what each call wrote.
+type writes [][]byte
+
+func (w *writes) Write(p []byte) (int, error) {
+	*w = append(*w, bytes.Clone(p))
+	return len(p), nil
+}
+
+// TestWriteEscaped: what comes out is what went in, and few calls carry it: each is one
+// into the kernel.
+func TestWriteEscaped(t *testing.T) {
+	tests := map[string]struct {
+		data []byte
+		most int // calls of Write
+	}{
+		"nothing":         {nil, 1},
+		"text":            {bytes.Repeat([]byte("abcdefgh"), writeChunk/8), 1},
+		"even":            {uniform(writeChunk), 1},
+		"one in 64":       {bytes.Repeat(append([]byte{esc}, make([]byte, 63)...), writeChunk/64), 1},
+		"nothing but E":   {bytes.Repeat([]byte{esc}, writeChunk), 4},
+		"E at both ends":  {concat([]byte{esc}, make([]byte, writeChunk-2), []byte{esc}), 1},
+		"many E, in part": {concat(bytes.Repeat([]byte{esc}, 100_000), make([]byte, writeChunk-100_000)), 3},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var w writes
+			sent, err := writeEscaped(&w, tt.data)
+			wire := bytes.Join(w, nil)
+			if err != nil || sent != len(wire) {
+				t.Fatalf("sent %d of %d bytes, %v", sent, len(wire), err)
+			}
+			if len(w) > tt.most {
+				t.Errorf("%d calls of Write, want at most %d", len(w), tt.most)
+			}
+			want := control{kind: kindAck, version: version}
+			var d decoder
+			if data, _ := decodeAll(&d, concat(want.wire(), wire), 4096, want); !bytes.Equal(data, tt.data) {
+				t.Error("it decodes to other bytes than were written")
+			}
+		})
+	}
+}
+
 func TestEscapeIsNeverInText(t *testing.T) {
 	for r := rune(0); r <= 0x10FFFF; r++ {
 		if bytes.IndexByte([]byte(string(r)), esc) >= 0 {

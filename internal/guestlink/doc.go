@@ -30,6 +30,9 @@
 //
 // Invariants: memory is bounded whatever bytes arrive. Nothing the guest sends is
 // trusted: see [Transport] for the bounds. The guest end trusts the node.
+// A handler in the guest reads its request's body without waiting for any program of the
+// tenant's, but for bodies so short that all of them together leave room: the guest's
+// connection has one window for all, and 4 MiB is all it can be.
 //
 // Lock order: Host.dialing, then the read token, then the write token, then
 // Host.mu; on the guest's end, the write token, then Listener.mu, then session.mu.

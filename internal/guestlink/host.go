@@ -52,9 +52,6 @@ const (
 // past is a deadline that is over.
 var past = time.Unix(1, 0)
 
-// encoded holds buffers for chunks that have an E in them.
-var encoded = sync.Pool{New: func() any { b := make([]byte, 0, 2*writeChunk); return &b }}
-
 // Host is the node's end of a stream. Its methods are safe for concurrent use.
 type Host struct {
 	f *os.File // our own duplicate, non-blocking

@@ -1,7 +1,6 @@
 package guestlink
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -99,7 +98,7 @@ func (c *hostConn) Write(p []byte) (n int, err error) {
 			return n, writeError(err)
 		}
 		chunk := p[n:min(len(p), n+writeChunk)]
-		sent, err := c.writeChunk(chunk)
+		sent, err := writeEscaped(c.h.f, chunk)
 		if err != nil && (sent > 0 || !isTimeout(err)) {
 			return n, writeError(c.h.end(c, err))
 		}
@@ -109,17 +108,6 @@ func (c *hostConn) Write(p []byte) (n int, err error) {
 		n += len(chunk)
 	}
 	return n, nil
-}
-
-// writeChunk writes one chunk and returns how many bytes of it, encoded, went out.
-func (c *hostConn) writeChunk(chunk []byte) (int, error) {
-	if bytes.IndexByte(chunk, esc) < 0 {
-		return c.h.f.Write(chunk)
-	}
-	b := encoded.Get().(*[]byte)
-	defer encoded.Put(b)
-	*b = appendEscaped((*b)[:0], chunk)
-	return c.h.f.Write(*b)
 }
 
 // Close implements net.Conn. It tells the guest if that takes no waiting to speak of;

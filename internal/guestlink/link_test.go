@@ -314,6 +314,41 @@ func TestStalledSessionGivesWay(t *testing.T) {
 	checkEcho(t, hc, gc, 1000)
 }
 
+// sizedReads notes how much each Read asks for.
+type sizedReads struct {
+	*os.File
+	asked chan int
+}
+
+func (s *sizedReads) Read(p []byte) (int, error) {
+	select {
+	case s.asked <- len(p):
+	default:
+	}
+	return s.File.Read(p)
+}
+
+// TestGuestReadsMuchAtATime: once much comes, the guest asks for much, and an idle one
+// keeps a small buffer.
+func TestGuestReadsMuchAtATime(t *testing.T) {
+	hf, gf := pair(t)
+	r := &sizedReads{File: polled(t, gf), asked: make(chan int, 1000)}
+	hc, gc := dial(t, newHost(t, hf), newListener(r))
+	checkEcho(t, hc, gc, 1000)
+	if n := <-r.asked; n != readBuffer {
+		t.Errorf("the first read asked for %d bytes, want %d", n, readBuffer)
+	}
+	for range 20 {
+		checkEcho(t, hc, gc, 1<<20)
+		for len(r.asked) > 0 {
+			if <-r.asked == bulkBuffer {
+				return
+			}
+		}
+	}
+	t.Errorf("20 MiB came, and no read asked for %d bytes", bulkBuffer)
+}
+
 // TestManySessionsAtOnce: racing dials leave one session that works.
 func TestManySessionsAtOnce(t *testing.T) {
 	hf, gf := pair(t)

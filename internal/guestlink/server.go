@@ -9,10 +9,12 @@ import (
 	"net/http"
 )
 
-// requestWindow is how much of one request's body may lie unread in the guest. The
-// connection's window, 4 MiB less one, fits 63 of them: so many bodies may be stuck
-// (input for commands that read none) before other calls feel it.
-const requestWindow = 64 << 10
+// requestWindow is how much of one request's body may lie unread in the guest, for the
+// reason that streamWindow has. The connection's window, 4 MiB less one, which is as
+// much as net/http takes, fits three of them. So no body may be left unread while its
+// handler waits for a program of the tenant's: what such a program takes goes in calls
+// whose bodies are short.
+const requestWindow = 1 << 20
 
 // Serve answers HTTP/2 calls with handler on the guest's end rw of a stream, session
 // after session, until ctx ends (it then returns nil) or the stream does. A session

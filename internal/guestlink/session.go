@@ -1,7 +1,6 @@
 package guestlink
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"sync"
@@ -145,7 +144,7 @@ func (s *session) Write(p []byte) (n int, err error) {
 			return n, writeError(err)
 		}
 		chunk := p[n:min(len(p), n+writeChunk)]
-		if sent, err := s.writeChunk(chunk); err != nil {
+		if sent, err := writeEscaped(s.l.rw, chunk); err != nil {
 			if sent > 0 || !isTimeout(err) {
 				s.end(err)
 			}
@@ -157,17 +156,6 @@ func (s *session) Write(p []byte) (n int, err error) {
 		n += len(chunk)
 	}
 	return n, nil
-}
-
-// writeChunk writes one chunk and returns how many bytes of it, encoded, went out.
-func (s *session) writeChunk(chunk []byte) (int, error) {
-	if bytes.IndexByte(chunk, esc) < 0 {
-		return s.l.rw.Write(chunk)
-	}
-	b := encoded.Get().(*[]byte)
-	defer encoded.Put(b)
-	*b = appendEscaped((*b)[:0], chunk)
-	return s.l.rw.Write(*b)
 }
 
 // Close implements net.Conn.

@@ -13,14 +13,18 @@ import (
 // worst: what it can make the node keep is, for each call the node itself has
 // opened, streamWindow of body and maxHeaders of headers.
 const (
-	// streamWindow is how much of one answer may lie unread. The window of the whole
-	// connection is left wide open, so that answers which nobody reads hold up no
-	// others; the sum is bounded by the calls the node opens.
-	streamWindow = 256 << 10
+	// streamWindow is how much of one answer may lie unread: what the guest sends while
+	// word of what was read is on its way to it. With less, a transfer waits for that
+	// word, which takes most of a millisecond when both ends must be woken. The window
+	// of the whole connection is left wide open, so that answers which nobody reads hold
+	// up no others; the sum is bounded by the calls the node opens.
+	streamWindow = 1 << 20
 
-	// maxFrame is the longest frame the node accepts. It fits a read buffer that is
-	// kept for the life of a connection.
-	maxFrame = 64 << 10
+	// maxFrame is the longest frame that either end accepts: 256 KiB of a body, with a
+	// header of the call's own. Each frame costs the guest one system call and four
+	// switches between goroutines, whatever its length. It is also the size of a read
+	// buffer that a connection keeps once it has carried such a frame.
+	maxFrame = 256<<10 + 1<<10
 
 	// maxHeaders bounds the headers of one answer. A guest agent sends some 100 bytes.
 	maxHeaders = 32 << 10

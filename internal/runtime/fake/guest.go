@@ -21,6 +21,7 @@ type Guest struct {
 	frozen     bool          // by Pause
 	silent     bool          // by Silence
 	garbled    bool          // by Garble
+	mute       bool          // by Mute
 	dead       bool
 	identified bool
 	restored   bool // and no hello since
@@ -96,6 +97,28 @@ func (g *Guest) Garble(on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.garbled = on
+}
+
+// Mute makes the guest do what it is asked and keep its answers back, or speak again.
+func (g *Guest) Mute(on bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mute = on
+	g.changeLocked()
+}
+
+// Restart makes the guest forget who it is, as an agent that was replaced would.
+func (g *Guest) Restart() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.identified = false
+}
+
+// Identified says whether the guest has been told who it is.
+func (g *Guest) Identified() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.identified
 }
 
 // Crash ends the sandbox from inside.

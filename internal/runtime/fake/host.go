@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"net/http"
 	"sync"
 
 	"hutch.dev/hutch"
@@ -34,6 +35,7 @@ type Host struct {
 	block    map[Op]chan struct{}
 	calls    map[Op]int
 	blocked  chan struct{} // closed and replaced when a call begins to block
+	services http.Handler  // answers what no scripted guest does; nil = nobody
 	wait     sync.WaitGroup
 }
 
@@ -93,6 +95,15 @@ func (h *Host) Blocked() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.blocked
+}
+
+// Serve makes h answer every call of an identified guest that is not in guestapi's own
+// list of commands: a test can have the real services of a guest agent behind it. It is
+// for before the first sandbox.
+func (h *Host) Serve(services http.Handler) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.services = services
 }
 
 // Calls says how often op was called.

@@ -22,6 +22,7 @@ var statusOf = map[hutch.Code]int{
 	hutch.CodeNotFound:         http.StatusNotFound,
 	hutch.CodeConflict:         http.StatusConflict,
 	hutch.CodeInvalidState:     http.StatusConflict,
+	hutch.CodeUnsupported:      http.StatusNotImplemented,
 	guestapi.CodeNotIdentified: http.StatusConflict,
 }
 
@@ -35,6 +36,7 @@ func (g *Guest) mux() http.Handler {
 				return
 			}
 			v, err := h(r)
+			g.speak(r)
 			if err != nil {
 				refuse(w, err)
 				return
@@ -54,6 +56,7 @@ func (g *Guest) mux() http.Handler {
 	handle("GET "+guestapi.PathProcesses, g.serveProcesses)
 	handle("POST "+guestapi.PathRelieve, g.serveRelieve)
 	mux.HandleFunc("GET "+guestapi.PathExec+"/{id}/follow", g.serveFollow)
+	mux.HandleFunc("/", g.serveOther)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.thaw()
 		g.mu.Lock()
@@ -67,6 +70,15 @@ func (g *Guest) mux() http.Handler {
 	})
 }
 
+// speak waits while the guest is mute.
+func (g *Guest) speak(r *http.Request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.mute && !g.dead && r.Context().Err() == nil {
+		g.waitLocked(r, nil)
+	}
+}
+
 func refuse(w http.ResponseWriter, err error) {
 	e := hutch.ErrInternal
 	_ = errors.As(err, &e)
@@ -76,6 +88,22 @@ func refuse(w http.ResponseWriter, err error) {
 	}
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(guestapi.Error{Error: e.Message, Code: e.Code, Field: e.Field})
+}
+
+// serveOther answers what the script does not know.
+func (g *Guest) serveOther(w http.ResponseWriter, r *http.Request) {
+	if err := g.admit(r); err != nil {
+		refuse(w, err)
+		return
+	}
+	g.m.host.mu.Lock()
+	h := g.m.host.services
+	g.m.host.mu.Unlock()
+	if h == nil {
+		refuse(w, hutch.Errorf(hutch.CodeUnsupported, "a fake sandbox has no %s", r.URL.Path))
+		return
+	}
+	h.ServeHTTP(w, r)
 }
 
 // admit refuses everything but Hello until Hello was said.
