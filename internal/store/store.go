@@ -1,5 +1,5 @@
-// Package store is the port to durable records: sandboxes, commands, templates,
-// keys, events and idempotency keys.
+// Package store is the port to durable records: sandboxes, commands, templates and their
+// builds, keys, events, idempotency keys, audited calls and the server's own settings.
 //
 // It owns their durability and the compare-and-set on a sandbox's epoch; it decides
 // nothing. Each adapter (sqlite) passes storetest. Driver errors never leave an
@@ -30,9 +30,13 @@ type Store interface {
 	Sandboxes
 	Execs
 	Templates
+	Builds
+	BuildLogs
 	Keys
 	Events
 	Idempotency
+	Audit
+	Settings
 
 	// Close makes the writes already accepted and lets go of everything. Calls after it
 	// are hutch.ErrUnavailable; closing twice does nothing.
@@ -52,6 +56,8 @@ type SandboxFilter struct {
 	States   []hutch.State
 	Template string
 	Metadata map[string]string // all of these pairs
+	Since    time.Time         // only those created then or later
+	Oldest   bool              // first stored first; a cursor is of one order only
 }
 
 // Sandboxes keeps the records of sandboxes.
@@ -81,6 +87,14 @@ type Sandboxes interface {
 	PurgeSandboxes(ctx context.Context, t time.Time) (int, error)
 }
 
+// ExecFilter chooses commands of a sandbox.
+type ExecFilter struct {
+	Sandbox hutch.SandboxID
+	Running bool // only those without a result
+	Oldest  bool // first stored first; a cursor is of one order only
+	Brief   bool // results without Head and Tail: what a list of many needs
+}
+
 // Execs keeps the records of commands.
 type Execs interface {
 	// PutExec stores a record, replacing the one with its id; hutch.ErrNotFound if its
@@ -90,21 +104,55 @@ type Execs interface {
 	PutExec(ctx context.Context, e hutch.Exec, ev ...hutch.Event) error
 	// Exec returns a record, hutch.ErrNotFound if there is none.
 	Exec(ctx context.Context, id hutch.ExecID) (hutch.Exec, error)
-	// ExecsOf lists a sandbox's commands, last stored first, paged as Sandboxes pages;
-	// with running set, only those without a result.
-	ExecsOf(ctx context.Context, sb hutch.SandboxID, running bool, p Page) ([]hutch.Exec, string, error)
+	// ExecsOf lists a sandbox's commands, last stored first, paged as Sandboxes pages.
+	ExecsOf(ctx context.Context, f ExecFilter, p Page) ([]hutch.Exec, string, error)
+	// TrimOutput drops the output of a sandbox's first stored commands until what is left
+	// has at most so many bytes, and says of how many commands. Their results say that all
+	// of it was dropped.
+	TrimOutput(ctx context.Context, sb hutch.SandboxID, most int64) (int, error)
 }
 
 // Templates keeps the records of templates.
 type Templates interface {
-	// PutTemplate stores a template, replacing the one of that name.
+	// PutTemplate stores a template, replacing the one of that name with its aliases. A
+	// name or alias that another template answers to is hutch.ErrConflict, as is an alias
+	// that is there twice or is its own name.
 	PutTemplate(ctx context.Context, t hutch.Template) error
-	// Template returns a template by name, hutch.ErrNotFound if there is none.
+	// Template returns a template by name or alias, hutch.ErrNotFound if there is none.
 	Template(ctx context.Context, name string) (hutch.Template, error)
 	// Templates lists all, by name.
 	Templates(ctx context.Context) ([]hutch.Template, error)
-	// DeleteTemplate removes one, hutch.ErrNotFound if there is none.
+	// DeleteTemplate removes one by its name, not an alias; hutch.ErrNotFound if there is none.
 	DeleteTemplate(ctx context.Context, name string) error
+}
+
+// BuildFilter chooses builds; zero fields do not filter.
+type BuildFilter struct {
+	Project hutch.ProjectID
+	Open    bool // only those that are queued or under way
+	Limit   int  // at most this many; 0 = 100, capped at 1000
+}
+
+// Builds keeps the records of builds of templates.
+type Builds interface {
+	// PutBuild stores a record, replacing the one with its id.
+	PutBuild(ctx context.Context, b hutch.Build) error
+	// Build returns a record, hutch.ErrNotFound if there is none.
+	Build(ctx context.Context, id string) (hutch.Build, error)
+	// Builds lists builds, last stored first.
+	Builds(ctx context.Context, f BuildFilter) ([]hutch.Build, error)
+	// PurgeBuilds removes builds that ended before t, with their logs, and says how many.
+	PurgeBuilds(ctx context.Context, t time.Time) (int, error)
+}
+
+// BuildLogs keeps what builds said, line by line.
+type BuildLogs interface {
+	// AppendBuildLog adds lines to a build's log; hutch.ErrNotFound if there is no such
+	// build. Of a line, the time and the text are kept.
+	AppendBuildLog(ctx context.Context, id string, lines ...hutch.LogLine) error
+	// BuildLog returns at most limit lines (0 = 100, capped at 1000) from the number
+	// from on, counted from 0. A build without a log has no lines.
+	BuildLog(ctx context.Context, id string, from, limit int) ([]hutch.LogLine, error)
 }
 
 // Keys keeps the records of API keys.
@@ -160,4 +208,28 @@ type Idempotency interface {
 	ForgetCall(ctx context.Context, p hutch.ProjectID, key string) error
 	// PurgeCalls removes calls begun before t and says how many.
 	PurgeCalls(ctx context.Context, t time.Time) (int, error)
+}
+
+// AuditFilter chooses audited calls; zero fields do not filter.
+type AuditFilter struct {
+	Project hutch.ProjectID
+	Since   time.Time // only those made then or later
+	Limit   int       // at most this many, newest first; 0 = 100, capped at 1000
+}
+
+// Audit keeps who called what.
+type Audit interface {
+	// AppendAudit stores entries and numbers them in the order given.
+	AppendAudit(ctx context.Context, entries ...hutch.AuditEntry) error
+	// AuditEntries lists entries, last stored first.
+	AuditEntries(ctx context.Context, f AuditFilter) ([]hutch.AuditEntry, error)
+	// PurgeAudit removes entries of calls made before t and says how many.
+	PurgeAudit(ctx context.Context, t time.Time) (int, error)
+}
+
+// Settings keeps small values that the server once chose for itself.
+type Settings interface {
+	// KeepSetting stores value under name unless there is one, and returns the one that is
+	// stored: of many that choose at once, all get the same.
+	KeepSetting(ctx context.Context, name string, value []byte) ([]byte, error)
 }

@@ -13,7 +13,9 @@ import (
 // it. The letter says of which listing, so that a cursor of one is refused by another.
 const (
 	cursorSandboxes byte = 's'
+	cursorOldest    byte = 'o' // sandboxes, first stored first
 	cursorExecs     byte = 'x'
+	cursorOldExecs  byte = 'y' // commands, first stored first
 )
 
 const (
@@ -32,8 +34,8 @@ func encodeCursor(kind byte, seq int64) string {
 	return cursorText.EncodeToString(b)
 }
 
-// decodeCursor returns the number below which the listing goes on. The empty cursor is
-// the start. The checksum is there to find mistakes, not to keep anybody out: what a
+// decodeCursor returns the number after which, in its order, the listing goes on. The empty
+// cursor is the start of one that goes down. The checksum is there to find mistakes, not to keep anybody out: what a
 // made-up cursor can reach, the filter of the listing allows anyway.
 func decodeCursor(kind byte, s string) (int64, error) {
 	if s == "" {

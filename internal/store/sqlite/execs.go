@@ -16,6 +16,9 @@ const pageBytes = 16 << 20
 const execColumns = `id, sandbox, project, spec_json, pid, created_at, result_json,
 	stdout_head, stdout_tail, stderr_head, stderr_tail`
 
+// briefExecColumns are execColumns without the output.
+const briefExecColumns = `id, sandbox, project, spec_json, pid, created_at, result_json, NULL, NULL, NULL, NULL`
+
 // execRow is a command as it is stored: the result's bytes apart, because JSON would
 // make them a third longer.
 type execRow struct {
@@ -134,31 +137,43 @@ func (s *Store) Exec(ctx context.Context, id hutch.ExecID) (hutch.Exec, error) {
 }
 
 // ExecsOf implements store.Execs.
-func (s *Store) ExecsOf(ctx context.Context, sb hutch.SandboxID, running bool, p store.Page) ([]hutch.Exec, string, error) {
-	before, err := decodeCursor(cursorExecs, p.Cursor)
+func (s *Store) ExecsOf(ctx context.Context, f store.ExecFilter, p store.Page) ([]hutch.Exec, string, error) {
+	kind, query := cursorExecs, ` FROM execs WHERE sandbox = ? AND seq < ?`
+	order := ` ORDER BY seq DESC LIMIT ?`
+	if f.Oldest {
+		kind, query = cursorOldExecs, ` FROM execs WHERE sandbox = ? AND seq > ?`
+		order = ` ORDER BY seq LIMIT ?`
+	}
+	from, err := decodeCursor(kind, p.Cursor)
 	if err != nil {
 		return nil, "", err
 	}
-	query := `SELECT seq, ` + execColumns + ` FROM execs WHERE sandbox = ? AND seq < ?`
-	if running {
+	if f.Oldest && p.Cursor == "" {
+		from = 0
+	}
+	columns := execColumns
+	if f.Brief {
+		columns = briefExecColumns
+	}
+	if f.Running {
 		query += ` AND result_json IS NULL`
 	}
 	limit := pageLimit(p.Limit)
-	rows, err := s.read.QueryContext(ctx, query+` ORDER BY seq DESC LIMIT ?`, sb, before, limit+1)
+	rows, err := s.read.QueryContext(ctx, `SELECT seq, `+columns+query+order, f.Sandbox, from, limit+1)
 	if err != nil {
-		return nil, "", s.fail(ctx, err, "list commands of %s", sb)
+		return nil, "", s.fail(ctx, err, "list commands of %s", f.Sandbox)
 	}
-	list, next, err := execPage(rows, limit)
-	return list, next, s.fail(ctx, err, "list commands of %s", sb)
+	list, next, err := execPage(rows, kind, limit)
+	return list, next, s.fail(ctx, err, "list commands of %s", f.Sandbox)
 }
 
 // execPage reads rows until the page is full by number or by weight.
-func execPage(rows *sql.Rows, limit int) (list []hutch.Exec, next string, err error) {
+func execPage(rows *sql.Rows, kind byte, limit int) (list []hutch.Exec, next string, err error) {
 	defer func() { _ = rows.Close() }() // rows.Err has what went wrong
 	var last int64
 	for weight := 0; rows.Next(); {
 		if len(list) == limit || weight > pageBytes {
-			return list, encodeCursor(cursorExecs, last), nil
+			return list, encodeCursor(kind, last), nil
 		}
 		var r execRow
 		if err := rows.Scan(append([]any{&last}, r.dest()...)...); err != nil {
@@ -171,4 +186,28 @@ func execPage(rows *sql.Rows, limit int) (list []hutch.Exec, next string, err er
 		list, weight = append(list, e), weight+r.bytes()
 	}
 	return list, "", rows.Err()
+}
+
+// outputBytes is how much output a command's row holds. SQLite knows the length of a BLOB
+// without reading it.
+const outputBytes = `coalesce(length(stdout_head), 0) + coalesce(length(stdout_tail), 0) +
+	coalesce(length(stderr_head), 0) + coalesce(length(stderr_tail), 0)`
+
+const trimOutput = `UPDATE execs SET stdout_head = NULL, stdout_tail = NULL, stderr_head = NULL, stderr_tail = NULL,
+		result_json = json_set(result_json,
+			'$.stdout.dropped', json_extract(result_json, '$.stdout.total'),
+			'$.stderr.dropped', json_extract(result_json, '$.stderr.total'))
+	WHERE seq IN (SELECT seq FROM (
+		SELECT seq, n, sum(n) OVER (ORDER BY seq DESC) AS upto
+		FROM (SELECT seq, ` + outputBytes + ` AS n FROM execs WHERE sandbox = ? AND result_json IS NOT NULL)
+	) WHERE n > 0 AND upto > ?)`
+
+// TrimOutput implements store.Execs.
+func (s *Store) TrimOutput(ctx context.Context, sb hutch.SandboxID, most int64) (int, error) {
+	var n int64
+	err := s.write.Do(ctx, func(t *tx) (err error) {
+		n, err = t.changes(trimOutput, sb, most)
+		return err
+	})
+	return int(n), s.fail(ctx, err, "trim the output of %s", sb)
 }

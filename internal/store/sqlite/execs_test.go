@@ -22,7 +22,7 @@ func TestAPageOfLargeCommandsIsShort(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list, next, err := s.ExecsOf(t.Context(), "i1", false, store.Page{})
+	list, next, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1"}, store.Page{})
 	if err != nil || next == "" || len(list) != 4 {
 		t.Errorf("a page of commands of %d bytes: %d, cursor %q, %v; want 4 and a cursor", len(out), len(list), next, err)
 	}

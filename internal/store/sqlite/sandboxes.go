@@ -19,7 +19,7 @@ const sandboxColumns = `id, project, template, image, build_id, hostname,
 	milli_cpu, memory_mb, disk_mb, disk_tier, pids,
 	env_json, metadata_json, defaults_json, ttl, idle_timeout,
 	created_at, started_at, expires_at, active_at,
-	end_reason, end_detail, ended_at, boot_mode, boot`
+	end_reason, end_detail, ended_at, boot_mode, boot, access_json`
 
 func sandboxArgs(sb *hutch.Sandbox) []any {
 	return []any{
@@ -30,7 +30,7 @@ func sandboxArgs(sb *hutch.Sandbox) []any {
 		pairs{&sb.Metadata},
 		asJSON(&sb.Defaults), int64(sb.TTL), int64(sb.IdleTimeout),
 		instant(sb.CreatedAt), instant(sb.StartedAt), instant(sb.ExpiresAt), instant(sb.ActiveAt),
-		sb.EndReason, sb.EndDetail, instant(sb.EndedAt), sb.BootMode, int64(sb.Boot),
+		sb.EndReason, sb.EndDetail, instant(sb.EndedAt), sb.BootMode, int64(sb.Boot), asJSON(&sb.Access),
 	}
 }
 
@@ -43,12 +43,12 @@ func sandboxDest(sb *hutch.Sandbox) []any {
 		pairs{&sb.Metadata},
 		asJSON(&sb.Defaults), &sb.TTL, &sb.IdleTimeout,
 		(*instant)(&sb.CreatedAt), (*instant)(&sb.StartedAt), (*instant)(&sb.ExpiresAt), (*instant)(&sb.ActiveAt),
-		&sb.EndReason, &sb.EndDetail, (*instant)(&sb.EndedAt), &sb.BootMode, &sb.Boot,
+		&sb.EndReason, &sb.EndDetail, (*instant)(&sb.EndedAt), &sb.BootMode, &sb.Boot, asJSON(&sb.Access),
 	}
 }
 
 const insertSandbox = `INSERT INTO sandboxes (` + sandboxColumns + `)
-	VALUES (?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?)
+	VALUES (?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?)
 	ON CONFLICT (id) DO NOTHING RETURNING seq`
 
 // CreateSandbox implements store.Sandboxes.
@@ -103,15 +103,21 @@ func (s *Store) sandbox(ctx context.Context, id hutch.SandboxID) (sb hutch.Sandb
 
 // Sandboxes implements store.Sandboxes.
 func (s *Store) Sandboxes(ctx context.Context, f store.SandboxFilter, p store.Page) ([]hutch.Sandbox, string, error) {
-	before, err := decodeCursor(cursorSandboxes, p.Cursor)
+	kind, order := cursorSandboxes, ` ORDER BY seq DESC LIMIT ?`
+	if f.Oldest {
+		kind, order = cursorOldest, ` ORDER BY seq LIMIT ?`
+	}
+	from, err := decodeCursor(kind, p.Cursor)
 	if err != nil {
 		return nil, "", err
 	}
-	where, args := sandboxWhere(f, before)
+	if f.Oldest && p.Cursor == "" {
+		from = 0
+	}
+	where, args := sandboxWhere(f, from)
 	limit := pageLimit(p.Limit)
 	// One more than asked for tells whether there is another page.
-	rows, err := s.read.QueryContext(ctx, `SELECT seq, `+sandboxColumns+` FROM sandboxes WHERE `+where+
-		` ORDER BY seq DESC LIMIT ?`, append(args, limit+1)...)
+	rows, err := s.read.QueryContext(ctx, `SELECT seq, `+sandboxColumns+` FROM sandboxes WHERE `+where+order, append(args, limit+1)...)
 	if err != nil {
 		return nil, "", s.fail(ctx, err, "list sandboxes")
 	}
@@ -128,11 +134,18 @@ func (s *Store) Sandboxes(ctx context.Context, f store.SandboxFilter, p store.Pa
 	if len(list) <= limit {
 		return list, "", nil
 	}
-	return list[:limit], encodeCursor(cursorSandboxes, seqs[limit-1]), nil
+	return list[:limit], encodeCursor(kind, seqs[limit-1]), nil
 }
 
-func sandboxWhere(f store.SandboxFilter, before int64) (string, []any) {
-	where, args := []string{"seq < ?"}, []any{before}
+// sandboxWhere is the condition of a listing that goes on after the record from.
+func sandboxWhere(f store.SandboxFilter, from int64) (string, []any) {
+	where, args := []string{"seq < ?"}, []any{from}
+	if f.Oldest {
+		where[0] = "seq > ?"
+	}
+	if !f.Since.IsZero() {
+		where, args = append(where, "created_at >= ?"), append(args, instant(f.Since))
+	}
 	if f.Project != "" {
 		where, args = append(where, "project = ?"), append(args, f.Project)
 	}
@@ -191,7 +204,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, id hutch.SandboxID, epoch hut
 }
 
 const replaceSandbox = `UPDATE sandboxes SET (rev, ` + sandboxColumns + `) =
-	(rev + 1, ?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?)
+	(rev + 1, ?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?)
 	WHERE seq = ? AND rev = ?`
 
 // replace stores sb over the version v of it, which was was.
@@ -223,6 +236,9 @@ func storedSandbox(sb hutch.Sandbox) hutch.Sandbox {
 		if *m = maps.Clone(*m); len(*m) == 0 {
 			*m = nil
 		}
+	}
+	if sb.Access.Ports = maps.Clone(sb.Access.Ports); len(sb.Access.Ports) == 0 {
+		sb.Access.Ports = nil
 	}
 	return sb
 }

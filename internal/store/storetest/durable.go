@@ -45,6 +45,15 @@ func reopenSeesAll(t *testing.T, open func() store.Store) {
 	putTemplate(t, s, tpl)
 	createKey(t, s, k)
 	begin(t, s, c)
+	b := filled[hutch.Build](t)
+	putBuild(t, s, b)
+	if err := s.AppendBuildLog(t.Context(), b.ID, logLine(1)); err != nil {
+		t.Fatal(err)
+	}
+	appendAudit(t, s, hutch.AuditEntry{Method: "POST"})
+	if _, err := s.KeepSetting(t.Context(), "k", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
 	closeStore(t, s)
 
 	s = open()
@@ -53,6 +62,20 @@ func reopenSeesAll(t *testing.T, open func() store.Store) {
 	wantEqual(t, "the command", loadExec(t, s, "e1"), e)
 	wantEqual(t, "the key", loadKey(t, s, "00000001"), k)
 	wantTypes(t, s, sb.ID, "made")
+	if got, err := s.Build(t.Context(), b.ID); err != nil {
+		t.Error(err)
+	} else {
+		wantEqual(t, "the build", got, b)
+	}
+	if l, err := s.BuildLog(t.Context(), b.ID, 0, 0); err != nil || len(l) != 1 || l[0] != logLine(1) {
+		t.Errorf("the build's log: %+v, %v", l, err)
+	}
+	if l := audited(t, s, store.AuditFilter{}); len(l) != 1 || l[0].Method != "POST" {
+		t.Errorf("the audited calls: %+v", l)
+	}
+	if v, err := s.KeepSetting(t.Context(), "k", []byte("other")); err != nil || string(v) != "v" {
+		t.Errorf("the setting: %q, %v", v, err)
+	}
 	if got, err := s.Template(t.Context(), tpl.Name); err != nil {
 		t.Error(err)
 	} else {

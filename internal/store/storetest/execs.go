@@ -10,19 +10,22 @@ import (
 )
 
 var execChecks = map[string]check{
-	"every field of a command is kept":          execRoundTrip,
-	"a command's environment has no values":     execEnvNames,
-	"a missing command is not found":            missingExec,
-	"a command of no sandbox is not found":      execOfNoSandbox,
-	"a command is replaced":                     execReplaced,
-	"a result is not replaced by none":          execResultStays,
-	"a result is replaced by a result":          execResultReplaced,
-	"one of racing ends of a command is whole":  execRace,
-	"output is any bytes":                       execOutputBytes,
-	"the largest output is kept":                execLargestOutput,
-	"commands come last stored first, by pages": execPages,
-	"commands that run can be listed alone":     execsRunning,
-	"commands of another sandbox are not there": execsOfOther,
+	"every field of a command is kept":            execRoundTrip,
+	"a command's environment has no values":       execEnvNames,
+	"a missing command is not found":              missingExec,
+	"a command of no sandbox is not found":        execOfNoSandbox,
+	"a command is replaced":                       execReplaced,
+	"a result is not replaced by none":            execResultStays,
+	"a result is replaced by a result":            execResultReplaced,
+	"one of racing ends of a command is whole":    execRace,
+	"output is any bytes":                         execOutputBytes,
+	"the largest output is kept":                  execLargestOutput,
+	"commands come last stored first, by pages":   execPages,
+	"commands that run can be listed alone":       execsRunning,
+	"commands come first stored first on request": execsOldest,
+	"commands are listed without their output":    execsBrief,
+	"the output of old commands can be dropped":   execsTrimmed,
+	"commands of another sandbox are not there":   execsOfOther,
 }
 
 // command is one without a result.
@@ -75,7 +78,7 @@ func execEnvNames(t *testing.T, s store.Store) {
 	}
 	e.Result = &hutch.ExecResult{End: hutch.ExecExit}
 	putExec(t, s, e)
-	list, _, err := s.ExecsOf(t.Context(), "i1", false, store.Page{})
+	list, _, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1"}, store.Page{})
 	if err != nil || len(list) != 1 || list[0].Spec.Env["TOKEN"] != "" {
 		t.Errorf("after a replacing PutExec: %+v, %v", list, err)
 	}
@@ -180,7 +183,7 @@ func execIDs(t *testing.T, s store.Store, running bool, limit int) []hutch.ExecI
 	var all []hutch.ExecID
 	p := store.Page{Limit: limit}
 	for range 1000 {
-		list, next, err := s.ExecsOf(t.Context(), "i1", running, p)
+		list, next, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1", Running: running}, p)
 		if err != nil {
 			t.Fatalf("ExecsOf: %v", err)
 		}
@@ -214,7 +217,7 @@ func execPages(t *testing.T, s store.Store) {
 			t.Errorf("by pages of %d: %d commands, from %s to %s; want 105, e104 to e000", limit, len(got), got[0], got[len(got)-1])
 		}
 	}
-	list, next, err := s.ExecsOf(t.Context(), "i1", false, store.Page{})
+	list, next, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1"}, store.Page{})
 	if err != nil || len(list) != 100 || next == "" {
 		t.Errorf("the default page: %d commands, cursor %q, %v; want 100", len(list), next, err)
 	}
@@ -242,4 +245,87 @@ func execsOfOther(t *testing.T, s store.Store) {
 	other.Sandbox = "i2"
 	putExec(t, s, other)
 	wantEqual(t, "commands of i1", execIDs(t, s, false, 0), []hutch.ExecID{"e1"})
+}
+
+func execsOldest(t *testing.T, s store.Store) {
+	create(t, s, sandbox("i1"))
+	for i := range 5 {
+		putExec(t, s, command(hutch.ExecID(fmt.Sprintf("e%d", i))))
+	}
+	f := store.ExecFilter{Sandbox: "i1", Oldest: true}
+	for _, limit := range []int{1, 2, 5, 100} {
+		var got []hutch.ExecID
+		p := store.Page{Limit: limit}
+		for more := true; more; more = p.Cursor != "" {
+			list, next, err := s.ExecsOf(t.Context(), f, p)
+			if err != nil {
+				t.Fatalf("ExecsOf: %v", err)
+			}
+			for _, e := range list {
+				got = append(got, e.ID)
+			}
+			p.Cursor = next
+		}
+		wantEqual(t, fmt.Sprintf("by pages of %d", limit), got, []hutch.ExecID{"e0", "e1", "e2", "e3", "e4"})
+	}
+	_, next, err := s.ExecsOf(t.Context(), f, store.Page{Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1"}, store.Page{Cursor: next})
+	wantErr(t, "a cursor of the other order", err, hutch.ErrBadRequest)
+}
+
+func execsBrief(t *testing.T, s store.Store) {
+	create(t, s, sandbox("i1"))
+	e := ended("e1", 3)
+	e.Result.Stdout = hutch.Output{Head: []byte("head"), Tail: []byte("tail"), Total: 100, Dropped: 92, Path: "/somewhere"}
+	putExec(t, s, e)
+	list, _, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1", Brief: true}, store.Page{})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("ExecsOf: %d, %v", len(list), err)
+	}
+	e.Result.Stdout.Head, e.Result.Stdout.Tail = nil, nil
+	wantEqual(t, "the command without its output", list[0], e)
+}
+
+func execsTrimmed(t *testing.T, s store.Store) {
+	create(t, s, sandbox("i1"))
+	create(t, s, sandbox("i2"))
+	full := func(id hutch.ExecID) hutch.Exec {
+		e := ended(id, 0)
+		e.Result.Stdout = hutch.Output{Head: []byte("0123"), Tail: []byte("4567"), Total: 100, Dropped: 92, Path: "/out"}
+		e.Result.Stderr = hutch.Output{Head: []byte("89"), Total: 2}
+		return e
+	}
+	var all []hutch.Exec
+	for i := range 5 {
+		all = append(all, full(hutch.ExecID(fmt.Sprintf("e%d", i))))
+		putExec(t, s, all[i])
+	}
+	other, running := full("other"), command("runs")
+	other.Sandbox = "i2"
+	putExec(t, s, other)
+	putExec(t, s, running)
+	for _, c := range []struct {
+		most int64
+		want int
+	}{{1000, 0}, {50, 0}, {49, 1}, {20, 2}, {20, 0}, {0, 2}, {0, 0}} {
+		n, err := s.TrimOutput(t.Context(), "i1", c.most)
+		if err != nil || n != c.want {
+			t.Fatalf("TrimOutput to %d: %d, %v; want %d", c.most, n, err, c.want)
+		}
+		if c.most != 20 || n == 0 {
+			continue
+		}
+		for i, e := range all {
+			if i < 3 {
+				e.Result.Stdout = hutch.Output{Total: 100, Dropped: 100, Path: "/out"}
+				e.Result.Stderr = hutch.Output{Total: 2, Dropped: 2}
+			}
+			wantEqual(t, "a command", loadExec(t, s, e.ID), e)
+		}
+	}
+	wantEqual(t, "another sandbox's", loadExec(t, s, "other"), other)
+	wantEqual(t, "one that runs", loadExec(t, s, "runs"), running)
 }

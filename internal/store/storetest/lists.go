@@ -14,16 +14,18 @@ import (
 )
 
 var listChecks = map[string]check{
-	"a listing of nothing is empty":               emptyLists,
-	"sandboxes come last stored first":            listOrder,
-	"filters choose, and together":                listFilters,
-	"a filter follows an update":                  filterFollowsUpdate,
-	"a page has a default size and a largest":     pageSizes,
-	"a listing of any page size is the whole":     pagesMakeTheWhole,
-	"paging holds while records come and go":      pagingIsStable,
-	"paging holds when the cursor's record goes":  cursorOutlivesItsRecord,
-	"a cursor that is not from here is refused":   badCursors,
-	"a cursor of one listing is no cursor of all": crossedCursors,
+	"a listing of nothing is empty":                emptyLists,
+	"sandboxes come last stored first":             listOrder,
+	"filters choose, and together":                 listFilters,
+	"a filter follows an update":                   filterFollowsUpdate,
+	"a page has a default size and a largest":      pageSizes,
+	"a listing of any page size is the whole":      pagesMakeTheWhole,
+	"paging holds while records come and go":       pagingIsStable,
+	"paging holds when the cursor's record goes":   cursorOutlivesItsRecord,
+	"a cursor that is not from here is refused":    badCursors,
+	"a cursor of one listing is no cursor of all":  crossedCursors,
+	"sandboxes come first stored first on request": oldestFirst,
+	"a listing begins at a time of creation":       listSince,
 }
 
 func emptyLists(t *testing.T, s store.Store) {
@@ -31,7 +33,7 @@ func emptyLists(t *testing.T, s store.Store) {
 	if err != nil || len(list) != 0 || next != "" {
 		t.Errorf("Sandboxes: %d records, cursor %q, %v; want nothing", len(list), next, err)
 	}
-	execs, next, err := s.ExecsOf(t.Context(), "i-none", false, store.Page{})
+	execs, next, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i-none"}, store.Page{})
 	if err != nil || len(execs) != 0 || next != "" {
 		t.Errorf("ExecsOf: %d records, cursor %q, %v; want nothing", len(execs), next, err)
 	}
@@ -270,7 +272,7 @@ func badCursors(t *testing.T, s store.Store) {
 		if len(list) != 0 || next != "" {
 			t.Errorf("a refused cursor gave %d records and cursor %q", len(list), next)
 		}
-		_, _, err = s.ExecsOf(t.Context(), "i0", false, store.Page{Cursor: c})
+		_, _, err = s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i0"}, store.Page{Cursor: c})
 		wantErr(t, fmt.Sprintf("ExecsOf at cursor %.60q", c), err, hutch.ErrBadRequest)
 	}
 }
@@ -284,15 +286,54 @@ func crossedCursors(t *testing.T, s store.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, ofExecs, err := s.ExecsOf(t.Context(), "i1", false, store.Page{Limit: 1})
+	_, ofExecs, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1"}, store.Page{Limit: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = s.ExecsOf(t.Context(), "i1", false, store.Page{Cursor: ofSandboxes})
+	_, _, err = s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: "i1"}, store.Page{Cursor: ofSandboxes})
 	wantErr(t, "ExecsOf at a cursor of Sandboxes", err, hutch.ErrBadRequest)
 	_, _, err = s.Sandboxes(t.Context(), store.SandboxFilter{}, store.Page{Cursor: ofExecs})
 	wantErr(t, "Sandboxes at a cursor of ExecsOf", err, hutch.ErrBadRequest)
 	if reflect.DeepEqual(ofSandboxes, ofExecs) {
 		t.Error("two listings gave the same cursor")
 	}
+}
+
+func oldestFirst(t *testing.T, s store.Store) {
+	for i := range 7 {
+		create(t, s, sandbox(hutch.SandboxID(fmt.Sprintf("i%d", i))))
+	}
+	want := []hutch.SandboxID{"i0", "i1", "i2", "i3", "i4", "i5", "i6"}
+	for _, limit := range []int{0, 1, 2, 3, 7, 8} {
+		wantIDs(t, fmt.Sprintf("by pages of %d", limit), ids(t, s, store.SandboxFilter{Oldest: true}, limit, nil), want...)
+	}
+	// What is stored meanwhile comes last.
+	added := false
+	got := ids(t, s, store.SandboxFilter{Oldest: true}, 3, func([]hutch.SandboxID) {
+		if !added {
+			added = true
+			create(t, s, sandbox("i7"))
+		}
+	})
+	wantIDs(t, "with one stored meanwhile", got, append(want, "i7")...)
+	// A cursor of one order is refused in the other.
+	for _, oldest := range []bool{false, true} {
+		_, next, err := s.Sandboxes(t.Context(), store.SandboxFilter{Oldest: oldest}, store.Page{Limit: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = s.Sandboxes(t.Context(), store.SandboxFilter{Oldest: !oldest}, store.Page{Cursor: next})
+		wantErr(t, "a cursor of the other order", err, hutch.ErrBadRequest)
+	}
+}
+
+func listSince(t *testing.T, s store.Store) {
+	for i := range 4 {
+		sb := sandbox(hutch.SandboxID(fmt.Sprintf("i%d", i)))
+		sb.CreatedAt = day0.Add(time.Duration(i) * time.Minute)
+		create(t, s, sb)
+	}
+	wantIDs(t, "since the third", ids(t, s, store.SandboxFilter{Since: day0.Add(2 * time.Minute)}, 0, nil), "i3", "i2")
+	wantIDs(t, "since a moment later", ids(t, s, store.SandboxFilter{Since: day0.Add(2*time.Minute + 1), Oldest: true}, 0, nil), "i3")
+	wantIDs(t, "since the end", ids(t, s, store.SandboxFilter{Since: day0.Add(time.Hour)}, 0, nil))
 }

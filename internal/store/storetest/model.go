@@ -202,7 +202,7 @@ func (m *model) compare(t *testing.T, s store.Store) {
 	}
 	wantEqual(t, "the record", got, sb)
 	wantTypes(t, s, id, m.events[id]...)
-	list, _, err := s.ExecsOf(t.Context(), id, false, store.Page{Limit: 1000})
+	list, _, err := s.ExecsOf(t.Context(), store.ExecFilter{Sandbox: id}, store.Page{Limit: 1000})
 	if err != nil || len(list) != len(m.execs[id]) {
 		t.Errorf("ExecsOf %s: %d, %v; want %d", id, len(list), err, len(m.execs[id]))
 	}

@@ -38,11 +38,25 @@ func calls(s store.Store) map[string]func(context.Context) error {
 		"PurgeSandboxes": func(ctx context.Context) error { _, err := s.PurgeSandboxes(ctx, day0); return err },
 		"PutExec":        func(ctx context.Context) error { return s.PutExec(ctx, hutch.Exec{ID: "e-new", Sandbox: "i1"}) },
 		"Exec":           func(ctx context.Context) error { _, err := s.Exec(ctx, "e1"); return err },
-		"ExecsOf":        func(ctx context.Context) error { _, _, err := s.ExecsOf(ctx, "i1", false, store.Page{}); return err },
+		"ExecsOf": func(ctx context.Context) error {
+			_, _, err := s.ExecsOf(ctx, store.ExecFilter{Sandbox: "i1"}, store.Page{})
+			return err
+		},
+		"TrimOutput":     func(ctx context.Context) error { _, err := s.TrimOutput(ctx, "i1", 0); return err },
 		"PutTemplate":    func(ctx context.Context) error { return s.PutTemplate(ctx, hutch.Template{Name: "t-new"}) },
 		"Template":       func(ctx context.Context) error { _, err := s.Template(ctx, "t1"); return err },
 		"Templates":      func(ctx context.Context) error { _, err := s.Templates(ctx); return err },
 		"DeleteTemplate": func(ctx context.Context) error { return s.DeleteTemplate(ctx, "t1") },
+		"PutBuild":       func(ctx context.Context) error { return s.PutBuild(ctx, hutch.Build{ID: "b-new"}) },
+		"Build":          func(ctx context.Context) error { _, err := s.Build(ctx, "b1"); return err },
+		"Builds":         func(ctx context.Context) error { _, err := s.Builds(ctx, store.BuildFilter{}); return err },
+		"PurgeBuilds":    func(ctx context.Context) error { _, err := s.PurgeBuilds(ctx, day0); return err },
+		"AppendBuildLog": func(ctx context.Context) error { return s.AppendBuildLog(ctx, "b1", hutch.LogLine{Text: "said"}) },
+		"BuildLog":       func(ctx context.Context) error { _, err := s.BuildLog(ctx, "b1", 0, 0); return err },
+		"AppendAudit":    func(ctx context.Context) error { return s.AppendAudit(ctx, hutch.AuditEntry{}) },
+		"AuditEntries":   func(ctx context.Context) error { _, err := s.AuditEntries(ctx, store.AuditFilter{}); return err },
+		"PurgeAudit":     func(ctx context.Context) error { _, err := s.PurgeAudit(ctx, day0); return err },
+		"KeepSetting":    func(ctx context.Context) error { _, err := s.KeepSetting(ctx, "s1", []byte("v")); return err },
 		"CreateKey":      func(ctx context.Context) error { return s.CreateKey(ctx, key("99999999")) },
 		"Key":            func(ctx context.Context) error { _, err := s.Key(ctx, "00000001"); return err },
 		"Keys":           func(ctx context.Context) error { _, err := s.Keys(ctx); return err },
@@ -71,6 +85,7 @@ func oneOfEach(t *testing.T, s store.Store) {
 	if err := s.CreateKey(t.Context(), key("00000001")); err != nil {
 		t.Fatal(err)
 	}
+	putBuild(t, s, hutch.Build{ID: "b1"})
 	if _, _, err := s.BeginCall(t.Context(), call("k1")); err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ type check = func(*testing.T, store.Store)
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	for _, part := range []map[string]check{
 		storeChecks, sandboxChecks, listChecks, execChecks, templateChecks, keyChecks, eventChecks, callChecks,
+		buildChecks, auditChecks,
 	} {
 		for name, check := range part {
 			t.Run(name, func(t *testing.T) {
