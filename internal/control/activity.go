@@ -7,8 +7,8 @@ import (
 	"hutch.dev/hutch"
 )
 
-// activity remembers when each sandbox was last used and how many of its commands run.
-// A running command counts as use, however silent it is. After a restart the idle time
+// activity remembers when each sandbox was last used, and how many of its commands run and
+// calls into it are under way: these count as use, however silent they are. After a restart the idle time
 // begins anew: nobody's work is ended for an outage of ours.
 type activity struct {
 	mu sync.Mutex
@@ -36,6 +36,23 @@ func (a *activity) add(id hutch.SandboxID, delta int) {
 	}
 	u.last = time.Now()
 	u.running = max(0, u.running+delta)
+}
+
+// begin counts somebody who works in the sandbox, until done is called. Calling it twice
+// counts once, and of a sandbox that has ended meanwhile nothing is noted.
+func (a *activity) begin(id hutch.SandboxID) (done func()) {
+	a.add(id, +1)
+	return sync.OnceFunc(func() { a.release(id) })
+}
+
+// release is add(id, -1), unless the sandbox has ended.
+func (a *activity) release(id hutch.SandboxID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if u := a.m[id]; u != nil {
+		u.last = time.Now()
+		u.running = max(0, u.running-1)
+	}
 }
 
 // forget drops a sandbox that has ended.

@@ -1,7 +1,8 @@
 // Package control is the control plane: it decides and keeps the records.
 //
 // It owns every sandbox's record and its changes of state, admission, deadlines as
-// rows, the records of commands, templates, keys and events. It acts on no host: what
+// rows, the records of commands, templates and their builds, audited calls and events, and
+// what was measured of sandboxes within the last hour. It acts on no host: what
 // must be done to a sandbox it asks of [Nodes], with the sandbox's epoch, and what
 // happens there unasked it is told through SandboxEnded and ExecEnded.
 //
@@ -11,12 +12,17 @@
 //
 // Records of commands are written behind: a guest keeps each command's result until
 // this package says that it is stored, so an answer need not wait for a disk and a
-// crash loses nothing (see execlog.go).
+// crash loses nothing (see execlog.go). Audited calls are written behind too, and those
+// that a crash overtakes are lost.
+//
+// Builds are made by a [Builder], one at a time; a build that the end of the server cuts off
+// is on record as failed.
 //
 // Locks: each of admission, execLog, activity and their like has its own; none is held
 // across a call to the store or a node, and no two are held at once.
 //
-// Start with create.go, then reports.go and recover.go.
+// Start with create.go, then reports.go and recover.go. What is asked of a running
+// sandbox's inside begins in guest.go.
 package control
 
 import (
@@ -33,6 +39,7 @@ import (
 type Nodes interface {
 	Sandboxer
 	Execer
+	Insider
 	Recoverer
 }
 
@@ -60,6 +67,25 @@ type Execer interface {
 	// grace is the command's own.
 	StopExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, grace time.Duration) (*hutch.ExecResult, error)
 	SignalExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, signal string, tree bool) error
+}
+
+// Insider looks into sandboxes.
+type Insider interface {
+	// Guest returns a running sandbox's inside, good for this epoch.
+	Guest(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) (hutch.Guest, error)
+	// ResizeExec changes the size of a command's terminal.
+	ResizeExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, x hutch.ExecID, size hutch.TerminalSize) error
+	// Usage measures a sandbox from outside, but for its CPUPercent, and returns the CPU
+	// time it has used since its start.
+	Usage(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) (hutch.Sample, time.Duration, error)
+}
+
+// Builder makes templates.
+type Builder interface {
+	// Build makes the template that req asks for and returns its record, for the caller to
+	// store. What it does it says by log, line by line, each with the step it is part of.
+	// It ends soon after ctx does.
+	Build(ctx context.Context, req hutch.BuildRequest, log func(step, line string)) (hutch.Template, error)
 }
 
 // Recoverer finds out what is on the hosts after a restart.
@@ -90,12 +116,17 @@ type Metrics interface {
 type Config struct {
 	DefaultTTL    time.Duration // of a sandbox that asks for none; 1 h
 	MaxTTL        time.Duration // the longest; 0 in a request means this; 24 h
-	Retention     time.Duration // how long the dead are remembered; 24 h
+	Retention     time.Duration // how long the dead, and builds that have ended, are remembered; 24 h
+	AuditFor      time.Duration // how long audited calls are remembered; 30 days
 	MaxSandboxes  int           // alive at once on the node; 1000
 	Creates       int           // starts under way at once; 2 a CPU
 	Queue         int           // creates that may wait; 256
 	MaxResources  hutch.Resources
 	SweepInterval time.Duration // how often expiry, idleness and retention are looked at; 2 s
+	SampleEvery   time.Duration // how often running sandboxes are measured; 5 s
+	Builder       Builder       // makes templates; nil = the server builds none
+	Images        Images        // loses the images that nothing needs; nil = all stay
+	ImagesEvery   time.Duration // how often they are looked through; 10 min
 }
 
 // Control is the control plane. Its methods are safe for concurrent use.
@@ -116,6 +147,9 @@ type Control struct {
 	execs     *execLog
 	activity  *activity
 	watchers  *eventWatchers
+	meter     *meter
+	builds    *builds
+	audit     *auditLog
 
 	// work ends when Close is called; what must be finished for callers who left runs under it.
 	work   context.Context
@@ -138,6 +172,9 @@ func New(cfg Config, st store.Store, m Metrics, log *slog.Logger) *Control {
 		work: work, cancel: cancel,
 		ready: hutch.Errorf(hutch.CodeUnavailable, "starting: sandboxes of the last run are being taken over"),
 	}
+	c.meter = newMeter()
+	c.builds = newBuilds()
+	c.audit = newAuditLog(st, c.log)
 	c.execs = newExecLog(st, c.log, c.watchers.wake)
 	c.execs.onEnd = m.ExecEnded // counted when it is on record: what is told of again is counted once
 	return c
@@ -150,8 +187,10 @@ func (c *Control) Attach(n Nodes) { c.nodes = n }
 // Close waits for what is under way for callers, and for every record to be written.
 func (c *Control) Close() {
 	c.cancel(hutch.Errorf(hutch.CodeUnavailable, "the server is stopping"))
+	c.builds.close()
 	c.wg.Wait()
 	c.execs.close()
+	c.audit.close()
 }
 
 // Ready returns nil if a create would work now, else why not.

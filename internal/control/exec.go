@@ -61,6 +61,9 @@ func (c *Control) launch(ctx context.Context, sb hutch.Sandbox, x hutch.Exec, sp
 	defer cancel()
 	pid, at, err := c.nodes.StartExec(ctx, sb.ID, sb.Epoch, x.ID, spec)
 	if err != nil {
+		if errors.Is(err, hutch.ErrGuestUnresponsive) {
+			c.strays.expect(x) // it may run all the same: then the node says so
+		}
 		c.execs.abandon(x.ID)
 		return hutch.Exec{}, err
 	}
@@ -154,7 +157,7 @@ func (c *Control) execOf(ctx context.Context, p hutch.ProjectID, sid hutch.Sandb
 	return x, err
 }
 
-// ListExecs returns one page of a sandbox's commands, newest first.
+// ListExecs returns one page of a sandbox's commands, newest first, without their output.
 func (c *Control) ListExecs(ctx context.Context, q hutch.ExecQuery) ([]hutch.Exec, string, error) {
 	if _, err := c.load(ctx, q.Project, q.Sandbox); err != nil {
 		return nil, "", err
@@ -162,7 +165,7 @@ func (c *Control) ListExecs(ctx context.Context, q hutch.ExecQuery) ([]hutch.Exe
 	if err := c.execs.settleAll(ctx, q.Sandbox); err != nil {
 		return nil, "", err
 	}
-	l, next, err := c.store.ExecsOf(ctx, q.Sandbox, q.Running, store.Page{Cursor: q.Cursor, Limit: q.Limit})
+	l, next, err := c.store.ExecsOf(ctx, store.ExecFilter{Sandbox: q.Sandbox, Running: q.Running, Brief: true}, store.Page{Cursor: q.Cursor, Limit: q.Limit})
 	if err != nil {
 		return nil, "", fmt.Errorf("list commands of %s: %w", q.Sandbox, err)
 	}
@@ -177,7 +180,7 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 		return x, err
 	}
 	if x.Result != nil && (o.Budgeted || replayable(*x.Result)) {
-		return x, replay(*x.Result, o, sink)
+		return x, replay(*x.Result, settled(*x.Result, o), sink)
 	}
 	sb, err := c.load(ctx, p, sid)
 	if err != nil {
@@ -185,7 +188,7 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	}
 	if sb.State != hutch.StateRunning { // of the guest nothing can be had
 		if x, err = c.execOf(ctx, p, sid, xid); err == nil && x.Result != nil {
-			return x, replay(*x.Result, o, sink)
+			return x, replay(*x.Result, settled(*x.Result, o), sink)
 		}
 		if err == nil && sb.State == hutch.StateDead {
 			return x, goneError(sb)
@@ -196,6 +199,9 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 		return x, err
 	}
 	seen := position{stdout: o.Stdout, stderr: o.Stderr}
+	if o.Live {
+		seen = position{} // nothing, until the first byte tells where it begins
+	}
 	res, err := c.nodes.FollowExec(ctx, sid, sb.Epoch, xid, o, func(ev hutch.OutputEvent) error {
 		seen.note(ev)
 		return sink(ev)
@@ -206,8 +212,7 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 		if x, err = c.WaitExec(ctx, p, sid, xid); err != nil {
 			return x, err
 		}
-		o.Stdout, o.Stderr = seen.stdout, seen.stderr
-		return x, replay(*x.Result, o, sink)
+		return x, replay(*x.Result, seen.onward(settled(*x.Result, o)), sink)
 	case err != nil:
 		return x, err
 	case res == nil: // NoWait, and it still runs

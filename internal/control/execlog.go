@@ -33,6 +33,7 @@ type execLog struct {
 
 	mu      sync.Mutex
 	entries map[hutch.ExecID]*execEntry
+	output  map[hutch.SandboxID]int // bytes that went on record since the last look
 }
 
 // execEntry is a command that runs, or whose last write is not done.
@@ -57,7 +58,7 @@ var rewrite = backoff.Policy{Base: 50 * time.Millisecond, Cap: 2 * time.Second}
 
 func newExecLog(st store.Execs, log *slog.Logger, wake func()) *execLog {
 	work, cancel := context.WithCancel(context.Background())
-	return &execLog{store: st, log: log, wake: wake, work: work, cancel: cancel, entries: map[hutch.ExecID]*execEntry{}}
+	return &execLog{store: st, log: log, wake: wake, work: work, cancel: cancel, entries: map[hutch.ExecID]*execEntry{}, output: map[hutch.SandboxID]int{}}
 }
 
 func newExecEntry(x hutch.Exec) *execEntry {
@@ -172,8 +173,11 @@ func (l *execLog) write(e *execEntry) {
 		if err == nil && len(ev) > 0 {
 			l.wake()
 		}
-		if r := rec.Result; err == nil && r != nil && l.onEnd != nil {
-			l.onEnd(r.End, r.EndedAt.Sub(r.StartedAt))
+		if r := rec.Result; err == nil && r != nil {
+			if l.onEnd != nil {
+				l.onEnd(r.End, r.EndedAt.Sub(r.StartedAt))
+			}
+			l.trim(rec.Sandbox, len(r.Stdout.Head)+len(r.Stdout.Tail)+len(r.Stderr.Head)+len(r.Stderr.Tail))
 		}
 		if err != nil && tries == 0 {
 			l.log.Error("record of a command could not be stored", "exec", rec.ID, "sandbox", rec.Sandbox, "op", "record", "error", err)
@@ -191,6 +195,38 @@ func (l *execLog) write(e *execEntry) {
 		case <-l.work.Done():
 		}
 	}
+}
+
+const (
+	// maxOutputOnRecord is how much output of a sandbox's commands is kept on record: what
+	// is beyond it is the oldest's, and dropped.
+	maxOutputOnRecord = 256 << 20
+	// trimAfter is how much comes between two looks at it.
+	trimAfter = 16 << 20
+)
+
+// trim notes that n bytes of output went on record, and drops old ones if there are too many.
+func (l *execLog) trim(sb hutch.SandboxID, n int) {
+	l.mu.Lock()
+	l.output[sb] += n
+	due := l.output[sb] >= trimAfter
+	if due {
+		delete(l.output, sb)
+	}
+	l.mu.Unlock()
+	if !due {
+		return
+	}
+	if _, err := l.store.TrimOutput(context.Background(), sb, maxOutputOnRecord); err != nil && l.work.Err() == nil {
+		l.log.Error("old output on record could not be dropped", "sandbox", sb, "op", "record", "error", err)
+	}
+}
+
+// forget drops what is counted of a sandbox that has ended.
+func (l *execLog) forget(sb hutch.SandboxID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.output, sb)
 }
 
 // unsaid is what is left to tell after a write that failed: it may have been made all the

@@ -18,6 +18,7 @@ type memExecs struct {
 	recs   map[hutch.ExecID]hutch.Exec
 	events []string
 	writes int
+	trims  []int64       // the bounds of TrimOutput
 	err    error         // of every write
 	late   bool          // the write is made all the same
 	stall  chan struct{} // writes wait for it; nil = they don't
@@ -55,7 +56,14 @@ func (m *memExecs) Exec(_ context.Context, id hutch.ExecID) (hutch.Exec, error) 
 	return hutch.Exec{}, hutch.ErrNotFound
 }
 
-func (m *memExecs) ExecsOf(context.Context, hutch.SandboxID, bool, store.Page) ([]hutch.Exec, string, error) {
+func (m *memExecs) TrimOutput(_ context.Context, _ hutch.SandboxID, most int64) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.trims = append(m.trims, most)
+	return 0, nil
+}
+
+func (m *memExecs) ExecsOf(context.Context, store.ExecFilter, store.Page) ([]hutch.Exec, string, error) {
 	return nil, "", nil
 }
 
@@ -353,5 +361,33 @@ func TestExecLogCloses(t *testing.T) {
 		}
 		close(m2.stall)
 		l2.close()
+	})
+}
+
+// Whenever so much output has gone on record of a sandbox, what is too old is dropped.
+func TestExecLogTrimsOutput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemExecs()
+		l, _ := newTestLog(m)
+		defer l.close()
+		end := func(id hutch.ExecID, bytes int) {
+			x := testExec
+			x.ID = id
+			l.begin(x)
+			l.resume(x, startEvent())
+			if _, err := l.finish(t.Context(), id, hutch.ExecResult{Stderr: hutch.Output{Tail: make([]byte, bytes)}}, endEvent); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		end("e1", trimAfter-1)
+		if len(m.trims) != 0 {
+			t.Errorf("trimmed after %d bytes", trimAfter-1)
+		}
+		end("e2", 1)
+		end("e3", 10)
+		if len(m.trims) != 1 || m.trims[0] != maxOutputOnRecord {
+			t.Errorf("trimmed to %v, want once to %d", m.trims, maxOutputOnRecord)
+		}
 	})
 }

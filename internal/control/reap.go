@@ -16,9 +16,11 @@ const purgeInterval = time.Minute
 // records, until ctx ends. The nodes hold deadlines too; whoever comes first ends the
 // sandbox, and the other finds it gone.
 func (c *Control) Run(ctx context.Context) error {
+	c.wg.Go(func() { c.sampling(ctx) })
 	t := time.NewTicker(c.cfg.SweepInterval)
 	defer t.Stop()
 	var purged time.Time
+	collected := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,6 +30,12 @@ func (c *Control) Run(ctx context.Context) error {
 			if now.Sub(purged) > purgeInterval {
 				c.purge(ctx, now)
 				purged = now
+			}
+			if c.cfg.Images != nil && now.Sub(collected) > c.cfg.ImagesEvery {
+				if err := c.collectImages(ctx); err != nil && ctx.Err() == nil {
+					c.log.Error("remove images", "op", "purge", "error", err)
+				}
+				collected = now
 			}
 		}
 	}
@@ -136,6 +144,12 @@ func (c *Control) purge(ctx context.Context, now time.Time) {
 	n, err := c.store.PurgeSandboxes(ctx, now.Add(-c.cfg.Retention))
 	if err == nil {
 		_, err = c.store.PurgeCalls(ctx, now.Add(-c.cfg.Retention))
+	}
+	if err == nil {
+		_, err = c.store.PurgeBuilds(ctx, now.Add(-c.cfg.Retention))
+	}
+	if err == nil {
+		_, err = c.store.PurgeAudit(ctx, now.Add(-c.cfg.AuditFor))
 	}
 	if err != nil {
 		if ctx.Err() == nil {

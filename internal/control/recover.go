@@ -46,6 +46,9 @@ func (c *Control) Recover(ctx context.Context) error {
 		}
 		c.metrics.Operation("sweep_orphan", err)
 	}
+	if err := c.failCutBuilds(ctx); err != nil {
+		return err
+	}
 	c.setReady(nil)
 	return nil
 }
@@ -183,7 +186,7 @@ func (c *Control) recordLost(ctx context.Context, sb hutch.Sandbox, why hutch.Sa
 func (c *Control) runningExecs(ctx context.Context, id hutch.SandboxID) ([]hutch.Exec, error) {
 	var all []hutch.Exec
 	for cursor := ""; ; {
-		l, next, err := c.store.ExecsOf(ctx, id, true, store.Page{Cursor: cursor, Limit: 1000})
+		l, next, err := c.store.ExecsOf(ctx, store.ExecFilter{Sandbox: id, Running: true}, store.Page{Cursor: cursor, Limit: 1000})
 		if err != nil {
 			return nil, fmt.Errorf("list commands of %s: %w", id, err)
 		}

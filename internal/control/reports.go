@@ -60,6 +60,7 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		}
 		c.activity.forget(id)
 		c.strays.forget(id)
+		c.execs.forget(id)
 		c.admission.unreserve()
 		c.metrics.SandboxEnded(why)
 		c.log.Info("dead", "sandbox", id, "epoch", out.Epoch, "op", "end", "reason", string(why))
@@ -109,7 +110,7 @@ func (c *Control) ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 		return err
 	}
 	if first {
-		c.activity.add(id, -1)
+		c.activity.release(id)
 	}
 	return c.execs.settle(ctx, x)
 }
@@ -150,10 +151,42 @@ func (c *Control) checkOwner(ctx context.Context, id hutch.SandboxID, x hutch.Ex
 // earlier process died, which is a matter of milliseconds.
 const maxStrays = 64
 
-// strays counts them.
+// strays counts them, and knows those whose start was asked for and not answered.
 type strays struct {
-	mu sync.Mutex
-	n  map[hutch.SandboxID]int
+	mu   sync.Mutex
+	n    map[hutch.SandboxID]int
+	asks map[hutch.SandboxID]map[hutch.ExecID]hutch.Exec
+}
+
+// expect notes a command whose start was not answered.
+func (s *strays) expect(x hutch.Exec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asks == nil {
+		s.asks = map[hutch.SandboxID]map[hutch.ExecID]hutch.Exec{}
+	}
+	m := s.asks[x.Sandbox]
+	if m == nil {
+		m = map[hutch.ExecID]hutch.Exec{}
+		s.asks[x.Sandbox] = m
+	}
+	if len(m) < maxStrays {
+		m[x.ID] = x
+	}
+}
+
+// expected says whether x is such a command, and completes what is known of it.
+func (s *strays) expected(x *hutch.Exec) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked, ok := s.asks[x.Sandbox][x.ID]
+	if !ok {
+		return false
+	}
+	delete(s.asks[x.Sandbox], x.ID)
+	asked.PID, asked.CreatedAt = x.PID, x.CreatedAt
+	*x = asked
+	return true
 }
 
 // admit says whether the sandbox may bring another one.
@@ -171,6 +204,7 @@ func (s *strays) forget(id hutch.SandboxID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.n, id)
+	delete(s.asks, id)
 }
 
 // recallExec takes a command that the exec log does not know into it, unless its end is
@@ -195,6 +229,8 @@ func (c *Control) recallExec(ctx context.Context, x hutch.Exec) (ended bool, err
 		return false, hutch.Errorf(hutch.CodeNotFound, "command %s is not one of sandbox %s", x.ID, x.Sandbox)
 	case err == nil && rec.Result == nil:
 		c.execs.resume(rec)
+	case errors.Is(err, hutch.ErrNotFound) && c.strays.expected(&x):
+		c.execs.resume(x, started(x))
 	case errors.Is(err, hutch.ErrNotFound) && !c.strays.admit(x.Sandbox):
 		c.execs.abandon(x.ID)
 		return false, hutch.Errorf(hutch.CodeNotFound, "sandbox %s names too many commands that nobody started", x.Sandbox)

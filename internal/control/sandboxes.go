@@ -12,14 +12,27 @@ import (
 
 // load returns a sandbox of a project, dead ones too. One of another project is not found.
 func (c *Control) load(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error) {
+	sb, err := c.loadAny(ctx, id)
+	if err == nil && sb.Project != p {
+		return hutch.Sandbox{}, noSandbox(id)
+	}
+	return sb, err
+}
+
+// loadAny is load for callers that no project is known of.
+func (c *Control) loadAny(ctx context.Context, id hutch.SandboxID) (hutch.Sandbox, error) {
 	sb, err := c.store.Sandbox(ctx, id)
-	if errors.Is(err, hutch.ErrNotFound) || (err == nil && sb.Project != p) {
-		return hutch.Sandbox{}, hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %q", id)
+	if errors.Is(err, hutch.ErrNotFound) {
+		return hutch.Sandbox{}, noSandbox(id)
 	}
 	if err != nil {
 		return hutch.Sandbox{}, fmt.Errorf("read sandbox %s: %w", id, err)
 	}
 	return sb, nil
+}
+
+func noSandbox(id hutch.SandboxID) error {
+	return hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %q", id)
 }
 
 // alive is load for calls that need a living sandbox.
@@ -49,13 +62,23 @@ func (c *Control) Sandbox(ctx context.Context, p hutch.ProjectID, id hutch.Sandb
 	return sb, err
 }
 
+// SandboxByID is Sandbox for who shows a token of the sandbox, not a key of its project: what
+// the token is good for is for the caller to find out.
+func (c *Control) SandboxByID(ctx context.Context, id hutch.SandboxID) (hutch.Sandbox, error) {
+	sb, err := c.loadAny(ctx, id)
+	if err == nil && sb.State == hutch.StateDead {
+		err = goneError(sb)
+	}
+	return sb, err
+}
+
 // ListSandboxes returns one page and the cursor of the next. Without states in the query
 // it lists the living.
 func (c *Control) ListSandboxes(ctx context.Context, q hutch.SandboxQuery) ([]hutch.Sandbox, string, error) {
 	if len(q.States) == 0 {
 		q.States = []hutch.State{hutch.StateNew, hutch.StateRunning, hutch.StatePaused}
 	}
-	f := store.SandboxFilter{Project: q.Project, States: q.States, Template: q.Template, Metadata: q.Metadata}
+	f := store.SandboxFilter{Project: q.Project, States: q.States, Template: q.Template, Metadata: q.Metadata, Since: q.Since, Oldest: q.Oldest}
 	l, next, err := c.store.Sandboxes(ctx, f, store.Page{Cursor: q.Cursor, Limit: q.Limit})
 	if err != nil {
 		return nil, "", fmt.Errorf("list sandboxes: %w", err)
@@ -73,13 +96,18 @@ func (c *Control) ExtendSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
+	return c.extend(ctx, p, id, ttl, time.Now().Add(ttl), false)
+}
+
+// extend moves a sandbox's end to at, which is ttl from now.
+func (c *Control) extend(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, ttl time.Duration, at time.Time, onlyLater bool) (hutch.Sandbox, error) {
 	sb, err := c.alive(ctx, p, id)
 	if err != nil {
 		return sb, err
 	}
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	at := time.Now().Add(ttl)
+	var already hutch.Sandbox
 	// The row first: a node that has a later end than the row would keep a sandbox that
 	// the control plane ends; the other way round the node would end it too early.
 	out, err := c.mutate(ctx, sb, func(s *hutch.Sandbox) error {
@@ -90,9 +118,17 @@ func (c *Control) ExtendSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 			return hutch.Errorf(hutch.CodeConflict, "sandbox %s is starting: try again when that has ended", id)
 		default:
 		}
+		if onlyLater && !at.After(s.ExpiresAt) {
+			already = *s
+			return errAlready
+		}
 		s.TTL, s.ExpiresAt = ttl, at
 		return nil
 	}, event(sb, "sandbox.extended", "expires_at", at.UTC().Format(time.RFC3339)))
+	if errors.Is(err, errAlready) {
+		c.activity.touch(id)
+		return already, nil
+	}
 	if err != nil {
 		return out, err
 	}

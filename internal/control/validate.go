@@ -1,8 +1,11 @@
 package control
 
 import (
+	"regexp"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"hutch.dev/hutch"
 )
@@ -27,6 +30,9 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 	if err := checkPairs("metadata", req.Metadata, maxMetadata, false); err != nil {
 		return hutch.Sandbox{}, err
 	}
+	if err := checkAccess(req.Access); err != nil {
+		return hutch.Sandbox{}, err
+	}
 	host := req.Hostname
 	if host == "" {
 		host = string(req.ID)
@@ -38,7 +44,7 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 		ID: req.ID, Project: req.Project, Template: t.Name, Image: t.Image, BuildID: t.BuildID,
 		Hostname: host, State: hutch.StateNew, Resources: res, Env: req.Env, Metadata: req.Metadata,
 		Defaults: t.Defaults, TTL: ttl, IdleTimeout: req.IdleTimeout,
-		CreatedAt: now, ActiveAt: now, ExpiresAt: now.Add(ttl),
+		CreatedAt: now, ActiveAt: now, ExpiresAt: now.Add(ttl), Access: req.Access,
 	}, nil
 }
 
@@ -169,6 +175,9 @@ func checkExec(s *hutch.ExecSpec) error {
 	if err := checkPairs("env", s.Env, maxEnv, true); err != nil {
 		return err
 	}
+	if err := checkShape(s); err != nil {
+		return err
+	}
 	if s.Timeout == 0 && !s.Background {
 		s.Timeout = hutch.DefaultExecTimeout
 	}
@@ -189,6 +198,46 @@ func checkExec(s *hutch.ExecSpec) error {
 	}
 	if s.MaxOutputBytes < hutch.MinOutputBytes || s.MaxOutputBytes > hutch.MaxOutputBytes {
 		return hutch.FieldErrorf("max_output_bytes", "must be from %d to %d", hutch.MinOutputBytes, hutch.MaxOutputBytes)
+	}
+	return nil
+}
+
+// shellName is what a shell session may be called.
+var shellName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+const maxTag = 64 // characters
+
+// checkShape holds what a command is run in against what goes together.
+func checkShape(s *hutch.ExecSpec) error {
+	if s.Terminal != nil {
+		size := *s.Terminal // the caller's own stays as it is
+		if size == (hutch.TerminalSize{}) {
+			size = hutch.TerminalSize{Rows: hutch.DefaultRows, Cols: hutch.DefaultCols}
+		}
+		if err := checkTerminal(size); err != nil {
+			return err
+		}
+		s.Terminal = &size
+	}
+	switch {
+	case s.Shell != "" && !shellName.MatchString(s.Shell):
+		return hutch.FieldErrorf("shell", "must be 1 to 64 letters, digits, '_' and '-'")
+	case s.Shell != "" && s.Cmd == "":
+		return hutch.FieldErrorf("shell", "a shell session runs cmd, not argv")
+	case s.Shell != "" && (s.Terminal != nil || s.StdinOpen || s.Login):
+		return hutch.FieldErrorf("shell", "does not go together with a terminal, stdin or login")
+	case s.Login && s.Cmd == "":
+		return hutch.FieldErrorf("login", "is for cmd, not for argv")
+	case utf8.RuneCountInString(s.Tag) > maxTag || strings.ContainsFunc(s.Tag, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }):
+		return hutch.FieldErrorf("tag", "must be printable text of at most %d characters", maxTag)
+	}
+	return nil
+}
+
+// checkTerminal holds a terminal's size against its limits.
+func checkTerminal(t hutch.TerminalSize) error {
+	if t.Rows < 1 || t.Rows > hutch.MaxRows || t.Cols < 1 || t.Cols > hutch.MaxCols {
+		return hutch.FieldErrorf("terminal", "must have from 1 to %d rows and from 1 to %d columns", hutch.MaxRows, hutch.MaxCols)
 	}
 	return nil
 }

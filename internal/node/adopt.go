@@ -50,7 +50,7 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 	if err != nil { // it may well live: what failed is ours
 		return "", fmt.Errorf("adopt %s: %w", rec.ID, err)
 	}
-	b := newBox(rec, sb)
+	b := newBox(n.work, rec, sb)
 	if err = n.takeOver(ctx, b); err != nil && errors.Is(context.Cause(ctx), errAborted) {
 		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
 	}

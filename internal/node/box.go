@@ -18,7 +18,13 @@ type box struct {
 	id    hutch.SandboxID
 	sb    runtime.Sandbox
 	guest *guestclient.Client
-	hello guestapi.Hello // Time and Seed are filled in anew at each sending
+	calls hutch.Guest     // what guest can be asked for besides commands
+	work  context.Context //nolint:containedctx // the node's: what a run of the sandbox is part of
+	hello guestapi.Hello  // Time and Seed are filled in anew at each sending
+
+	cpus      int
+	memoryMax int64 // bytes
+	diskMax   int64
 
 	gone chan struct{} // closed once the sandbox is off this host
 	done chan struct{} // closed once its end and those of its commands are reported, or never will be
@@ -27,6 +33,9 @@ type box struct {
 	epoch    hutch.Epoch
 	deadline time.Time
 	paused   bool
+	run      context.Context //nolint:containedctx // ends, with the reason, when the sandbox is paused or ended
+	endRun   context.CancelCauseFunc
+	heard    time.Time        // when it last gave a sign of life to who waits for an answer
 	resumed  time.Time        // when it was last resumed
 	ending   hutch.SandboxEnd // why this node is ending it; empty while it is not
 	detail   string           // a sentence to go with ending
@@ -36,9 +45,11 @@ type box struct {
 	watched  map[hutch.ExecID]*execWatch
 }
 
-func newBox(rec hutch.Sandbox, sb runtime.Sandbox) *box {
-	return &box{
-		id: rec.ID, sb: sb, guest: guestclient.New(sb.Handles().Guest),
+func newBox(work context.Context, rec hutch.Sandbox, sb runtime.Sandbox) *box {
+	client := guestclient.New(sb.Handles().Guest)
+	b := &box{
+		id: rec.ID, sb: sb, guest: client, calls: client, work: work,
+		cpus: rec.Resources.CPUs(), memoryMax: int64(rec.Resources.MemoryMB) << 20, diskMax: int64(rec.Resources.DiskMB) << 20,
 		hello: guestapi.Hello{
 			Protocol: guestapi.ProtocolVersion,
 			Sandbox:  rec.ID,
@@ -56,7 +67,12 @@ func newBox(rec hutch.Sandbox, sb runtime.Sandbox) *box {
 		paused:   rec.State == hutch.StatePaused,
 		watched:  map[hutch.ExecID]*execWatch{},
 	}
+	b.beginRunLocked()
+	return b
 }
+
+// beginRunLocked begins a run of the sandbox, until it is paused or ended.
+func (b *box) beginRunLocked() { b.run, b.endRun = context.WithCancelCause(b.work) }
 
 // fence refuses an epoch older than the box's and takes on a newer one.
 func (b *box) fence(e hutch.Epoch) error {
@@ -112,6 +128,7 @@ func (b *box) beginEnding(why hutch.SandboxEnd, detail string) {
 	defer b.mu.Unlock()
 	if b.ending == "" {
 		b.ending, b.detail = why, detail
+		b.endRun(b.goneLocked(nil))
 	}
 }
 
@@ -128,11 +145,20 @@ func (b *box) oomKillCount() int {
 	return b.oomKills
 }
 
+// setPaused notes whether the sandbox stands still. What is under way when it is made to
+// does not outlive that: nobody can say when it would go on.
 func (b *box) setPaused(p bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.paused && !p {
+	switch {
+	case p && !b.paused:
+		b.endRun(hutch.Errorf(hutch.CodeInvalidState, "sandbox %s was paused", b.id))
+	case b.paused && !p:
 		b.resumed = time.Now()
+		b.beginRunLocked()
+		if b.ending != "" {
+			b.endRun(b.goneLocked(nil))
+		}
 	}
 	b.paused = p
 }

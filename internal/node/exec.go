@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"time"
 
 	"hutch.dev/hutch"
@@ -31,6 +33,9 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 		})
 	})
 	if err != nil {
+		if errors.Is(err, hutch.ErrGuestUnresponsive) {
+			n.wg.Go(func() { n.findExec(b, x, spec, kills) })
+		}
 		return 0, at, b.whyGone(err)
 	}
 	w := n.watchExec(b, st, kills)
@@ -40,6 +45,44 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	at = time.Unix(0, st.StartedAt)
 	w.arm(spec, at)
 	return st.PID, at, nil
+}
+
+// findExec finds out whether a command whose start was not answered runs all the same, and
+// watches it if it does.
+func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int) {
+	for tries := 0; ; tries++ {
+		select {
+		case <-b.gone:
+			return
+		case <-n.work.Done():
+			return // the next process asks for all that the guest knows
+		case <-time.After(retryPolicy.Delay(tries, rand.Float64)):
+		}
+		if b.isPaused() {
+			continue
+		}
+		var st guestapi.ExecStatus
+		err := n.call(n.work, func(ctx context.Context) error {
+			return b.ask(ctx, func(ctx context.Context) (err error) {
+				st, err = b.guest.Exec(ctx, x)
+				return err
+			})
+		})
+		if errors.Is(err, hutch.ErrGuestUnresponsive) {
+			continue
+		}
+		if err != nil { // not found: it was not started
+			return
+		}
+		at := time.Unix(0, st.StartedAt)
+		if err := n.reports.ExecFound(n.work, b.id, x, st.PID, at); err != nil {
+			n.log.Error("a command whose start was not answered is not on record before its end", "sandbox", b.id, "exec", x, "op", "exec", "error", err)
+		}
+		if w := n.watchExec(b, st, kills); w != nil {
+			w.arm(spec, at)
+		}
+		return
+	}
 }
 
 // WatchExecs makes the node report the ends of commands that were started before it took
@@ -73,7 +116,14 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	late := time.AfterFunc(n.cfg.CallTimeout, func() {
 		cancel(hutch.Errorf(hutch.CodeGuestUnresponsive, "the sandbox did not answer in %s", n.cfg.CallTimeout))
 	})
-	f, err := b.follow(ctx, x, guestclient.FollowOptions{Stdout: o.Stdout, Stderr: o.Stderr, Budgeted: o.Budgeted, Budget: b.budgetOf(x), NoWait: o.NoWait})
+	fo := guestclient.FollowOptions{
+		Stdout: o.Stdout, Stderr: o.Stderr, Budgeted: o.Budgeted, Budget: b.budgetOf(x), NoWait: o.NoWait,
+		Live: o.Live, Last: o.Last,
+	}
+	if o.Live {
+		fo.Stdout, fo.Stderr, fo.Budgeted = 0, 0, false
+	}
+	f, err := b.follow(ctx, x, fo)
 	if !late.Stop() {
 		return nil, b.whyGone(context.Cause(ctx))
 	}
@@ -159,16 +209,19 @@ func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	}
 	// No ask: the reader cannot be read twice. A caller that gets an error asks how far
 	// it came by writing nothing.
-	err = n.call(ctx, func(ctx context.Context) error {
-		return b.ask(ctx, func(ctx context.Context) error {
-			_, err := b.guest.Health(ctx)
-			return err
-		})
-	})
-	if err != nil {
+	if err := n.identified(ctx, b); err != nil {
 		return 0, b.whyGone(err)
 	}
-	rep, err := b.guest.Stdin(ctx, x, c.Offset, c.Data, c.End)
+	data := c.Data
+	if data == nil {
+		data = http.NoBody
+	}
+	var rep guestapi.StdinReply
+	if c.Append {
+		rep, err = b.guest.AppendStdin(ctx, x, data, c.End)
+	} else {
+		rep, err = b.guest.Stdin(ctx, x, c.Offset, data, c.End)
+	}
 	return rep.Offset, b.whyGone(err)
 }
 
@@ -237,15 +290,10 @@ func (b *box) whyGone(err error) error {
 		case <-time.After(deathRattle):
 		}
 	}
-	select {
-	case <-b.gone:
-		return hutch.Wrap(hutch.CodeSandboxGone, err, "sandbox %s has ended", b.id)
-	default:
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending != "" {
-		return hutch.Wrap(hutch.CodeSandboxGone, err, "sandbox %s is ending (%s)", b.id, b.ending)
+		return b.goneLocked(err)
 	}
 	return fmt.Errorf("ask sandbox %s: %w", b.id, err)
 }

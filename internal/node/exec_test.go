@@ -58,7 +58,8 @@ func TestBoxKeepsTheFirstReason(t *testing.T) {
 }
 
 func TestStoodStill(t *testing.T) {
-	b := &box{}
+	b := &box{work: t.Context()}
+	b.beginRunLocked()
 	if b.stoodStill(time.Hour) {
 		t.Error("one that was never paused")
 	}
@@ -73,7 +74,8 @@ func TestStoodStill(t *testing.T) {
 }
 
 func TestWhyGone(t *testing.T) {
-	b := &box{id: "i1", gone: make(chan struct{})}
+	b := &box{id: "i1", gone: make(chan struct{}), work: t.Context()}
+	b.beginRunLocked()
 	if b.whyGone(nil) != nil {
 		t.Error("no error was made one")
 	}

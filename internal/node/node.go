@@ -16,6 +16,9 @@
 // Lock order: Node.mu, then box.mu. Neither is held across a call to the runtime, the
 // guest, the keeper or Reports.
 //
+// Whoever works inside a sandbox, with files, ports or shells, does so through [Node.Guest],
+// for one run of the sandbox: whatever is under way is cut when it is paused or ended.
+//
 // Start with [Node.StartSandbox] in start.go and the type box in box.go.
 package node
 

@@ -55,7 +55,7 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox) (*box, map[string]t
 	defer undo.Run()
 	lap("machine")
 
-	b := newBox(rec, sb)
+	b := newBox(n.work, rec, sb)
 	undo.Add(func() { _ = b.guest.Close() })
 	if err := n.bringUp(ctx, b); err != nil {
 		return nil, nil, err

@@ -119,6 +119,7 @@ func (b *box) whyEnded(exit runtime.Event) (hutch.SandboxEnd, string) {
 	default:
 		b.ending, b.detail = hutch.EndCrashed, "its kernel or its guest agent ended unasked"
 	}
+	b.endRun(b.goneLocked(nil))
 	return b.ending, b.detail
 }
 

@@ -101,7 +101,7 @@ func (w *world) checkRecord(sb hutch.Sandbox) {
 	if sb.EndReason == "" || sb.EndedAt.IsZero() || sb.Transition != "" || len(sb.Env) > 0 {
 		w.t.Errorf("the record of a dead sandbox: %+v", sb)
 	}
-	l, _, err := w.db.ExecsOf(w.ctx(), sb.ID, true, store.Page{})
+	l, _, err := w.db.ExecsOf(w.ctx(), store.ExecFilter{Sandbox: sb.ID, Running: true}, store.Page{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

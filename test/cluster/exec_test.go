@@ -511,3 +511,34 @@ func TestExecEventsAreWatchedAsTheyCome(t *testing.T) {
 		t.Errorf("%d events on record, %v", len(l), err)
 	}
 }
+
+// A start that was not answered in time may have been made all the same: then the command is
+// on record, with what was asked for, and is watched to its end.
+func TestStartThatIsNotAnswered(t *testing.T) {
+	w := newWorld(t, func(w *world) { w.node.CallTimeout = 100 * time.Millisecond })
+	sb := w.create()
+	g := w.guest(sb.ID)
+	g.Mute(true) // it does what it is asked, and does not say so
+	id := newExecID()
+	req := hutch.ExecRequest{ID: id, Spec: hutch.ExecSpec{Cmd: "echo done", Tag: "asked"}}
+	_, err := w.c.StartExec(w.ctx(), project, sb.ID, req)
+	wantError(t, "a start that is not answered", err, hutch.ErrGuestUnresponsive)
+	g.Mute(false)
+	eventually(t, "the command is on record", func() error {
+		_, err := w.c.Exec(w.ctx(), project, id)
+		return err
+	})
+	x := w.wantEnd(hutch.Exec{ID: id, Sandbox: sb.ID}, hutch.ExecExit, 0, "done\n")
+	if x.Spec.Tag != "asked" || x.Spec.Cmd != "echo done" || x.PID == 0 {
+		t.Errorf("the record: %+v", x)
+	}
+	if again, err := w.c.StartExec(w.ctx(), project, sb.ID, req); err != nil || again.ID != id || again.PID != x.PID {
+		t.Errorf("asked again: %+v, %v; want the same command", again, err)
+	}
+	// One that was not made is not.
+	g.Silence(true)
+	_, err = w.c.StartExec(w.ctx(), project, sb.ID, hutch.ExecRequest{Spec: hutch.ExecSpec{Cmd: "true"}})
+	wantError(t, "a start by a silent guest", err, hutch.ErrGuestUnresponsive)
+	g.Silence(false)
+	w.wantEnd(w.exec(sb, "echo on"), hutch.ExecExit, 0, "on\n")
+}

@@ -156,14 +156,30 @@ func (s faultyStore) PutExec(ctx context.Context, x hutch.Exec, ev ...hutch.Even
 	return s.do(op, func() error { return s.Store.PutExec(ctx, x, ev...) })
 }
 
-func (s faultyStore) ExecsOf(ctx context.Context, id hutch.SandboxID, running bool, p store.Page) (l []hutch.Exec, next string, err error) {
-	err = s.do("ExecsOf", func() (err error) { l, next, err = s.Store.ExecsOf(ctx, id, running, p); return err })
+func (s faultyStore) ExecsOf(ctx context.Context, f store.ExecFilter, p store.Page) (l []hutch.Exec, next string, err error) {
+	err = s.do("ExecsOf", func() (err error) { l, next, err = s.Store.ExecsOf(ctx, f, p); return err })
 	return l, next, err
 }
 
 func (s faultyStore) Template(ctx context.Context, name string) (t hutch.Template, err error) {
 	err = s.do("Template", func() (err error) { t, err = s.Store.Template(ctx, name); return err })
 	return t, err
+}
+
+func (s faultyStore) PutTemplate(ctx context.Context, t hutch.Template) error {
+	return s.do("PutTemplate", func() error { return s.Store.PutTemplate(ctx, t) })
+}
+
+func (s faultyStore) PutBuild(ctx context.Context, b hutch.Build) error {
+	return s.do("PutBuild", func() error { return s.Store.PutBuild(ctx, b) })
+}
+
+func (s faultyStore) AppendBuildLog(ctx context.Context, id string, lines ...hutch.LogLine) error {
+	return s.do("AppendBuildLog", func() error { return s.Store.AppendBuildLog(ctx, id, lines...) })
+}
+
+func (s faultyStore) AppendAudit(ctx context.Context, entries ...hutch.AuditEntry) error {
+	return s.do("AppendAudit", func() error { return s.Store.AppendAudit(ctx, entries...) })
 }
 
 // keeperPort is the real keeper as the node wants it, as in cmd/hutch.

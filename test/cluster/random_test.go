@@ -4,7 +4,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ type model struct {
 	*world
 	r     *rand.Rand
 	boxes []*modelBox
+	port  int // of a server that echoes
 }
 
 type modelBox struct {
@@ -28,6 +31,7 @@ type modelBox struct {
 	state hutch.State
 	why   hutch.SandboxEnd
 	execs []*modelExec
+	conns []hutch.PortConn // to the echo server, open as long as the sandbox runs
 }
 
 type modelExec struct {
@@ -42,8 +46,8 @@ type modelExec struct {
 // model after each restart and at the end. Repeat a failure with -seed.
 func TestRandomOperations(t *testing.T) {
 	t.Logf("seed %d", *seed)
-	w := newWorld(t, func(w *world) { w.control.MaxSandboxes = 6 })
-	m := &model{world: w, r: rand.New(rand.NewPCG(*seed, 0))}
+	w := withServices(t, func(w *world) { w.control.MaxSandboxes = 6 })
+	m := &model{world: w, r: rand.New(rand.NewPCG(*seed, 0)), port: echo(t)}
 	ops := []struct {
 		weight int
 		do     func()
@@ -59,6 +63,8 @@ func TestRandomOperations(t *testing.T) {
 		{3, m.opExtend},
 		{3, m.opShort},
 		{2, m.opFault},
+		{5, m.opDial},
+		{3, m.opTalk},
 	}
 	sum := 0
 	for _, o := range ops {
@@ -77,6 +83,11 @@ func TestRandomOperations(t *testing.T) {
 		}
 	}
 	m.compare()
+	for _, b := range m.boxes {
+		for _, c := range b.conns {
+			_ = c.Close()
+		}
+	}
 }
 
 func (m *model) pick(states ...hutch.State) *modelBox {
@@ -124,6 +135,13 @@ func (m *model) opCreate() {
 	if m.alive() == m.control.MaxSandboxes {
 		wantError(m.t, "create beyond the limit", err, hutch.ErrNoCapacity)
 		return
+	}
+	if errors.Is(err, hutch.ErrNoCapacity) {
+		// The place of one that crashed is free a moment after its end is on record.
+		eventually(m.t, "there is a place", func() error {
+			sb, err = m.c.CreateSandbox(m.ctx(), request())
+			return err
+		})
 	}
 	m.check("create", err)
 	m.boxes = append(m.boxes, &modelBox{id: sb.ID, state: hutch.StateRunning})
@@ -183,6 +201,7 @@ func (m *model) opPause() {
 		_, err := m.c.PauseSandbox(m.ctx(), project, b.id)
 		m.check("pause", err)
 		b.state = hutch.StatePaused
+		m.wantCut(b, hutch.ErrInvalidState)
 	}
 }
 
@@ -214,6 +233,7 @@ func (m *model) opKill() {
 		}
 		m.check("kill", err)
 		b.end(hutch.EndKilled)
+		m.wantCut(b, hutch.ErrSandboxGone)
 	}
 }
 
@@ -222,6 +242,7 @@ func (m *model) opCrash() {
 		m.guest(b.id).Crash()
 		m.wantDead(b.id, hutch.EndCrashed)
 		b.end(hutch.EndCrashed)
+		m.wantCut(b, hutch.ErrSandboxGone)
 	}
 }
 
@@ -234,7 +255,77 @@ func (m *model) opRestart() {
 		}
 	}
 	m.restart()
+	for _, b := range m.boxes {
+		m.wantCut(b, nil)
+	}
 	m.compare()
+}
+
+// opDial connects to a server inside.
+func (m *model) opDial() {
+	b := m.pick(hutch.StateRunning, hutch.StatePaused, hutch.StateDead)
+	if b == nil || len(b.conns) > 5 {
+		return
+	}
+	g, done, err := m.c.Guest(m.ctx(), project, b.id)
+	defer done()
+	switch b.state {
+	case hutch.StatePaused:
+		wantError(m.t, "the inside of a paused sandbox", err, hutch.ErrInvalidState)
+		return
+	case hutch.StateDead:
+		wantError(m.t, "the inside of a dead sandbox", err, hutch.ErrSandboxGone)
+		return
+	}
+	m.check("guest", err)
+	if err != nil {
+		return
+	}
+	c, err := g.DialPort(m.ctx(), m.port)
+	m.check("dial", err)
+	if err == nil {
+		b.conns = append(b.conns, c)
+	}
+}
+
+// opTalk uses a connection, whatever has happened since it was made.
+func (m *model) opTalk() {
+	b := m.pick(hutch.StateRunning)
+	if b == nil || len(b.conns) == 0 {
+		return
+	}
+	i := m.r.IntN(len(b.conns))
+	c := b.conns[i]
+	got := make([]byte, 5)
+	_, err := c.Write([]byte("hello"))
+	if err == nil {
+		_, err = io.ReadFull(c, got)
+	}
+	if err == nil && string(got) != "hello" {
+		err = fmt.Errorf("it came back as %q", got)
+	}
+	m.check("talk", err)
+	if m.r.IntN(2) == 0 {
+		m.check("close", c.Close())
+		b.conns = slices.Delete(b.conns, i, i+1)
+	}
+}
+
+// wantCut checks that every connection to a sandbox has ended, for that reason; nil = any.
+func (m *model) wantCut(b *modelBox, why error) {
+	m.t.Helper()
+	for _, c := range b.conns {
+		read := make(chan error, 1)
+		go func() { _, err := c.Read(make([]byte, 1)); read <- err }()
+		switch err := within(m.t, "a connection is cut", read); {
+		case err == nil:
+			m.t.Errorf("seed %d: a connection to %s outlived that it was %s", *seed, b.id, b.state)
+		case why != nil:
+			wantError(m.t, "a connection", err, why)
+		}
+		_ = c.Close()
+	}
+	b.conns = nil
 }
 
 // opFault makes one write of records fail, of which nobody may notice but its caller.

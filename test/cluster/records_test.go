@@ -35,7 +35,7 @@ func TestRecordsFailForAWhile(t *testing.T) {
 	}
 	w.store.fail("PutResult", 0)
 	l, _, err := w.c.ListExecs(w.ctx(), hutch.ExecQuery{Project: project, Sandbox: sb.ID})
-	if err != nil || len(l) != 1 || l[0].Result == nil || string(l[0].Result.Stdout.Head) != "kept\n" {
+	if err != nil || len(l) != 1 || l[0].Result == nil || l[0].Result.Stdout.Total != 5 || l[0].Result.Stdout.Head != nil {
 		t.Errorf("listed when the records work again: %+v, %v", l, err)
 	}
 	eventually(t, "the guest forgets", func() error {
