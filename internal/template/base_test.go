@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,29 +31,42 @@ cat >"$2/root/script"
 exec chroot "$2/root" runuser -u user -- env -i HOME=/home/user LANG=C.UTF-8 PATH="$PATH" bash -e /script
 `
 
-// TestBase builds the base template, or finds it built, and uses what is in it.
-func TestBase(t *testing.T) {
+// builtin builds a template that comes with Hutch in the shared cache, or finds it built.
+func builtin(t *testing.T, name string) template.Result {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("builds a large image unless it is there")
 	}
 	if os.Getuid() != 0 {
 		t.Skip("building needs root")
 	}
-	r, err := template.Builtin("base")
+	r, err := template.Builtin(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := rootfs.CacheDir()
 	images := rootfs.New(rootfs.Config{Dir: dir})
-	b := template.New(template.Config{Dir: dir}, images, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	// Where the command line keeps its builds, so that what it built is found.
+	b := template.New(template.Config{Dir: filepath.Join(dir, "builds")}, images, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	res, err := b.Build(t.Context(), r, template.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("image %s, %d MB, built in %s, cached %v", res.Image.Digest, res.Image.SizeBytes>>20, res.Took, res.Cached)
+	return res
+}
 
+// use is a script to run in an image, and what it must print.
+type use struct{ name, script, want string }
+
+// TestBase builds the base template and uses what is in it.
+func TestBase(t *testing.T) {
+	res := builtin(t, "base")
+	if got := res.Template().Aliases; !slices.Contains(got, "ubuntu-24.04") || !slices.Contains(got, "debian") {
+		t.Errorf("aliases %q", got)
+	}
 	// In order: the first one looks before the others leave anything.
-	tests := []struct{ name, script, want string }{
+	inside(t, res, []use{
 		{"no trace of the build", "cat /etc/machine-id /etc/resolv.conf; sudo find /var/log /var/cache/apt /var/lib/apt/lists /tmp /run -type f", ""},
 		{"account", "id -un; id -u; sudo -n id -un", "user\n1000\nroot"},
 		{"sudo keeps the recipe's variables", "DEBIAN_FRONTEND=noninteractive sudo -n printenv DEBIAN_FRONTEND LANG", "noninteractive\nC.UTF-8"},
@@ -70,8 +86,40 @@ func TestBase(t *testing.T) {
 		{"localhost is 127.0.0.1", "getent ahosts localhost | head -n 1 | cut -d' ' -f1", "127.0.0.1"},
 		{"unknown names fail at once", "timeout 5 getent hosts nosuch.example || echo $?", "2"},
 		{"apt knows where its packages are", "ls /etc/apt/sources.list.d; apt-get --print-uris update | grep -q InRelease", "hutch.sources"},
+		{"python without a number", "python -c 'import sys; print(sys.version_info.major)'", "3"},
+		{"sockets and processes are seen", "ss -ltn | head -n 1 | cut -c1-5; pgrep -c bash >/dev/null; ip -o link show lo | cut -d: -f2", "State\n lo"},
+		{"git serves", "git init -q /tmp/g && cd /tmp/g && git -c user.name=n -c user.email=e commit -q --allow-empty -m m && (git daemon --export-all --base-path=/tmp --reuseaddr --listen=127.0.0.1 --port=9418 >/dev/null 2>&1 & sudo ip link set lo up; for i in 1 2 3 4 5 6 7 8 9; do git clone -q git://127.0.0.1/g /tmp/h 2>/dev/null && break; sleep 0.3; done; git -C /tmp/h log --format=%s; kill $!)", "m"},
 		{"manuals stay out, licences in", "find /usr/share/man/ -type f; test -s /usr/share/doc/bash/copyright", ""},
+	})
+}
+
+// TestCodeInterpreter builds the template of the code interpreter and uses what is in it.
+func TestCodeInterpreter(t *testing.T) {
+	res := builtin(t, "code-interpreter")
+	if got := res.Template(); !reflect.DeepEqual(got.Aliases, []string{"code-interpreter-v1"}) || got.Defaults.Env["MPLCONFIGDIR"] != "/var/cache/matplotlib" {
+		t.Errorf("record %+v", got)
 	}
+	plot := `cd /tmp; cat >p.py <<'PY'
+import matplotlib.pyplot as plt, pandas as pd
+pd.DataFrame({"a": [1, 2]}).plot(title="Title")
+plt.savefig("p.png")
+PY
+MPLCONFIGDIR=/var/cache/matplotlib %s python3 -W error -v p.py 2>log; head -c 8 p.png | tail -c 7 | head -c 3; grep -c "fontlist\|building the font cache" log || true; %s rm -f p.png`
+	inside(t, res, []use{
+		{"no trace of the build", "sudo find /var/log /var/cache/apt /var/lib/apt/lists /tmp /run -type f; sudo ls -A /root/.cache 2>/dev/null || true; cat /etc/resolv.conf", ""},
+		{"sudo is still setuid", "stat -c %a /usr/bin/sudo", "4755"},
+		{"plots as a user", fmt.Sprintf(plot, "", ""), "PNG0"},
+		{"plots as root", fmt.Sprintf(plot, "sudo -E", "sudo"), "PNG0"},
+		{"compiled code is valid", "cd /tmp; python3 -v -c 'import numpy' 2>&1 | grep -c 'numpy/__pycache__/__init__.*matches'", "1"},
+		{"a kernel starts", "cd /tmp; sudo ip link set lo up; python3 -c 'from jupyter_client.manager import start_new_kernel as s; m, c = s(kernel_name=\"python3\"); print(c.execute_interactive(\"6*7\", timeout=60)[\"content\"][\"status\"]); m.shutdown_kernel(now=True)' 2>/dev/null | tail -n 1", "42ok"},
+		{"pip goes on from it", "pip list --format freeze | grep -c '^numpy==2'; touch $(python3 -c 'import numpy; print(numpy.__path__[0])')/x", "1"},
+		{"fonts", "fc-list | grep -c 'Liberation Sans:style=Regular'", "1"},
+	})
+}
+
+// inside runs scripts in an image, one after the other, as the account "user".
+func inside(t *testing.T, res template.Result, tests []use) {
+	t.Helper()
 	// One entry for all: a shell each, its output up to a line with its status.
 	const mark = "--- status "
 	var script strings.Builder

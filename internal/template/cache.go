@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ import (
 type record struct {
 	Key        string        `json:"key"`
 	BuildID    string        `json:"build_id"`
+	Source     string        `json:"source"` // for people: with the digest, of a container image
 	Image      string        `json:"image"`
 	SizeBytes  int64         `json:"size_bytes"`
 	BuiltAt    time.Time     `json:"built_at"`
@@ -59,28 +61,46 @@ func (b *Builder) remember(rec record) error {
 func (b *Builder) cached(p plan) (Result, error) {
 	data, err := os.ReadFile(b.recordPath(p.key))
 	if errors.Is(err, fs.ErrNotExist) {
-		return Result{}, hutch.Errorf(hutch.CodeNotFound, "template %s has not been built from this recipe and these package sources", p.recipe.Name)
+		return Result{}, hutch.Errorf(hutch.CodeNotFound, "template %s has not been built from this source and these package sources", p.name)
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("read build record: %w", err)
 	}
 	var rec record
 	if err := json.Unmarshal(data, &rec); err != nil {
-		return Result{}, hutch.Wrap(hutch.CodeNotFound, err, "the record of template %s is damaged; build it again", p.recipe.Name)
+		return Result{}, hutch.Wrap(hutch.CodeNotFound, err, "the record of template %s is damaged; build it again", p.name)
 	}
 	img, err := b.images.Image(rec.Image)
 	if err == nil && img.SizeBytes != rec.SizeBytes {
 		err = rootfs.ErrCorrupt
 	}
 	if err != nil {
-		return Result{}, hutch.Wrap(hutch.CodeNotFound, err, "the root image of template %s is gone; build it again", p.recipe.Name)
+		return Result{}, hutch.Wrap(hutch.CodeNotFound, err, "the root image of template %s is gone; build it again", p.name)
 	}
 	return b.result(p, rec, img, true), nil
 }
 
+// Forget removes what is remembered of the build that a template's record names
+// (hutch.Template.Recipe), its log too. The image is the store's; without it, nothing is
+// found by the key any more anyway.
+func (b *Builder) Forget(key string) error {
+	if !keyRE.MatchString(key) {
+		return hutch.Errorf(hutch.CodeBadRequest, "%q names no build", key)
+	}
+	for _, name := range []string{b.recordPath(key), b.logPath(key)} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget a build: %w", err)
+		}
+	}
+	return nil
+}
+
+// keyRE is what the key of a build looks like.
+var keyRE = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
 func (b *Builder) result(p plan, rec record, img rootfs.Image, cached bool) Result {
 	return Result{
-		Recipe: p.recipe, Key: rec.Key, BuildID: rec.BuildID, Image: img, BuiltAt: rec.BuiltAt,
+		Name: p.name, Recipe: p.recipe, Source: p.source, record: p.record, Key: rec.Key, BuildID: rec.BuildID, Image: img, BuiltAt: rec.BuiltAt,
 		SourceDate: rec.SourceDate, Took: rec.Took, Cached: cached, LogPath: b.logPath(rec.Key),
 	}
 }

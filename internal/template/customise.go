@@ -22,10 +22,17 @@ func (run *building) customise(ctx context.Context) error {
 		return fmt.Errorf("open tree: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	r := run.plan.recipe
+	// What the recipe below did is in the tree already; its variables and users count
+	// wherever all of them do.
+	r, whole := run.plan.own, run.plan.recipe
 	for _, u := range r.Users {
-		if err := run.addUser(ctx, root, u); err != nil {
+		if err := run.addUser(ctx, u); err != nil {
 			return fmt.Errorf("add user %s: %w", u.Name, err)
+		}
+	}
+	for _, u := range whole.Users {
+		if err := allowSudo(root, u, whole.Env); err != nil {
+			return fmt.Errorf("let user %s become others: %w", u.Name, err)
 		}
 	}
 	for _, d := range r.Directories {
@@ -38,7 +45,7 @@ func (run *building) customise(ctx context.Context) error {
 			return fmt.Errorf("write file %s: %w", f.Path, err)
 		}
 	}
-	if err := writeEnvironment(root, r.Env); err != nil {
+	if err := writeEnvironment(root, whole.Env); err != nil {
 		return err
 	}
 	for i, c := range r.Commands {
@@ -54,20 +61,22 @@ func (run *building) customise(ctx context.Context) error {
 }
 
 // addUser makes an account with useradd, so that it is made as the distribution does.
-func (run *building) addUser(ctx context.Context, root *os.Root, u User) error {
+func (run *building) addUser(ctx context.Context, u User) error {
 	argv := []string{"useradd", "--create-home", "--user-group", "--no-log-init", "--uid", fmt.Sprint(u.UID), "--shell", u.Shell}
 	if len(u.Groups) > 0 {
 		argv = append(argv, "--groups", strings.Join(u.Groups, ","))
 	}
-	if err := (job{argv: append(argv, u.Name), tree: run.tree, out: run.tracker}).run(ctx); err != nil {
-		return err
-	}
+	return job{argv: append(argv, u.Name), tree: run.tree, out: run.tracker}.run(ctx)
+}
+
+// allowSudo writes a user's rule for sudo, if it may use it.
+func allowSudo(root *os.Root, u User, env map[string]string) error {
 	if !u.Sudo {
 		return nil
 	}
 	rule := fmt.Sprintf("%s ALL=(ALL:ALL) NOPASSWD: ALL\n", u.Name)
 	// sudo starts commands with a clean environment, and a PATH of its own.
-	for _, name := range slices.Sorted(maps.Keys(run.plan.recipe.Env)) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if name != "PATH" {
 			rule += fmt.Sprintf("Defaults:%s env_keep += %q\n", u.Name, name)
 		}

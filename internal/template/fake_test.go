@@ -56,8 +56,10 @@ type bench struct {
 	fake string // of the fake: calls, do, and whatever the test's script writes
 	root string // of the machine
 	*template.Builder
-	images *rootfs.Store
-	log    *bytes.Buffer
+	images   *rootfs.Store
+	log      *bytes.Buffer
+	maxBytes int64  // of a container image; 0 = the default
+	recipes  string // directory of further recipes
 }
 
 // newBench makes one; do is a shell script that runs when the fake has made the tree,
@@ -89,7 +91,7 @@ func newBench(t *testing.T, do string) *bench {
 func (b *bench) open() {
 	b.log = &bytes.Buffer{}
 	b.images = rootfs.New(rootfs.Config{Dir: b.dir})
-	b.Builder = template.New(template.Config{Dir: b.dir, Root: b.root}, b.images, slog.New(slog.NewTextHandler(b.log, nil)))
+	b.Builder = template.New(template.Config{Dir: b.dir, Root: b.root, MaxImageBytes: b.maxBytes, Recipes: b.recipes}, b.images, slog.New(slog.NewTextHandler(b.log, nil)))
 }
 
 func write(t *testing.T, path, text string, mode os.FileMode) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -15,11 +16,47 @@ import (
 // hostScript and chrootScript run what follows them as the first process of fresh
 // pid, mount, ipc and uts namespaces, the second one inside a tree. Mounts made there
 // are seen nowhere else and end with the last process; the shell stays to be the one
-// whose end ends all others.
+// whose end ends all others. Inside, names resolve as on this machine, where the tree has
+// the file for it.
 const (
 	hostScript   = `mount -t proc proc /proc || exit 125; "$@"; exit $?`
-	chrootScript = `mount -t proc proc "$0/proc" || exit 125; chroot "$0" "$@"; exit $?`
+	aroundScript = `mount -t proc proc /proc && mount -t proc proc "$0/proc" || exit 125; "$@"; exit $?`
+	chrootScript = `mount -t proc proc "$0/proc" || exit 125
+for f in /etc/resolv.conf /etc/hosts; do
+	if [ -f "$f" ] && [ -f "$0$f" ] && [ ! -L "$0$f" ]; then mount --bind -o ro "$f" "$0$f" || exit 125; fi
+done
+%schroot "$0" "$@"; exit $?`
 )
+
+// bind is a file or directory of this machine that a job inside a tree finds below
+// insideDir.
+type bind struct {
+	host, name string
+	writable   bool
+}
+
+// bindScript makes the mounts of binds. What they are mounted on is in memory.
+func bindScript(binds []bind) string {
+	if len(binds) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "mount -t tmpfs -o mode=755 run \"$0/run\" && mkdir \"$0%[1]s\" || exit 125\n", insideDir)
+	for _, m := range binds {
+		at, make, ro := `"$0`+insideDir+"/"+m.name+`"`, "mkdir", ""
+		if info, err := os.Stat(m.host); err == nil && !info.IsDir() {
+			make = "touch"
+		}
+		if !m.writable {
+			ro = "-o ro "
+		}
+		fmt.Fprintf(&b, "%s %s && mount --bind %s%s %s || exit 125\n", make, at, ro, quote(m.host), at)
+	}
+	return b.String()
+}
+
+// quote makes a word of the shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // chrootPath is the PATH of commands in a tree.
 const chrootPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -32,6 +69,8 @@ var proxyVars = []string{"http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "
 type job struct {
 	argv    []string
 	tree    string // run inside this tree; empty = on the machine itself
+	around  string // on the machine itself, with a /proc in this tree; empty = without
+	binds   []bind // for a job inside a tree
 	tmp     string // TMPDIR, on the machine itself only
 	env     []string
 	timeout time.Duration // 0 = none
@@ -51,8 +90,11 @@ func (j job) run(ctx context.Context) error {
 		defer cancel()
 	}
 	script, arg0 := hostScript, "sh"
-	if j.tree != "" {
-		script, arg0 = chrootScript, j.tree
+	switch {
+	case j.tree != "":
+		script, arg0 = fmt.Sprintf(chrootScript, bindScript(j.binds)), j.tree
+	case j.around != "":
+		script, arg0 = aroundScript, j.around
 	}
 	args := append([]string{"--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL", "--", "/bin/sh", "-c", script, arg0}, j.argv...)
 	cmd := exec.CommandContext(ctx, "unshare", args...)

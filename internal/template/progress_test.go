@@ -86,7 +86,7 @@ func FuzzBootstrapProgress(f *testing.F) {
 func TestTrackerLines(t *testing.T) {
 	var seen []Progress
 	var log bytes.Buffer
-	tr := &tracker{report: func(p Progress) { seen = append(seen, p) }, log: &log}
+	tr := &tracker{spans: recipeSpans, report: func(p Progress) { seen = append(seen, p) }, log: &log}
 	tr.begin(StepBootstrap, "", nil)
 	for _, part := range []string{"hal", "f\nReading 5%\rReading 10%\r\n\n", strings.Repeat("x", 10*maxLine), "\nno end"} {
 		if n, err := tr.Write([]byte(part)); n != len(part) || err != nil {
@@ -110,7 +110,7 @@ func TestTrackerLines(t *testing.T) {
 }
 
 func TestTrackerKeepsTheLastLinesOfTheStep(t *testing.T) {
-	tr := &tracker{log: &bytes.Buffer{}}
+	tr := &tracker{spans: recipeSpans, log: &bytes.Buffer{}}
 	tr.begin(StepBootstrap, "", nil)
 	fmt.Fprintln(tr, "of another step")
 	tr.begin(StepCustomise, "compile", nil)
@@ -132,7 +132,7 @@ func TestTrackerKeepsTheLastLinesOfTheStep(t *testing.T) {
 
 func TestProgressNeverFalls(t *testing.T) {
 	last := 0.0
-	tr := &tracker{log: &bytes.Buffer{}, report: func(p Progress) {
+	tr := &tracker{spans: recipeSpans, log: &bytes.Buffer{}, report: func(p Progress) {
 		if p.Fraction < last || p.Fraction > 1 {
 			t.Errorf("from %v to %v in %s", last, p.Fraction, p.Step)
 		}
@@ -151,15 +151,24 @@ func TestProgressNeverFalls(t *testing.T) {
 }
 
 func TestStepsAreInARow(t *testing.T) {
-	at := 0.0
-	for _, step := range []Step{StepPlan, StepBootstrap, StepCustomise, StepImage, StepRegister} {
-		if steps[step].from != at || steps[step].to <= at {
-			t.Errorf("%s is at %+v, want it to begin at %v", step, steps[step], at)
+	for name, tt := range map[string]struct {
+		spans map[Step]span
+		order []Step
+	}{
+		"recipe":  {recipeSpans, []Step{StepPlan, StepBootstrap, StepPython, StepCustomise, StepImage, StepRegister}},
+		"layered": {layeredSpans, []Step{StepPlan, StepBase, StepBootstrap, StepPython, StepCustomise, StepImage, StepRegister}},
+		"image":   {imageSpans, []Step{StepPlan, StepUnpack, StepCustomise, StepImage, StepRegister}},
+	} {
+		at := 0.0
+		for _, step := range tt.order {
+			if s := tt.spans[step]; s.from != at || s.to < at {
+				t.Errorf("%s: %s is at %+v, want it to begin at %v", name, step, s, at)
+			}
+			at = tt.spans[step].to
 		}
-		at = steps[step].to
-	}
-	if at != 1 {
-		t.Errorf("the last step ends at %v", at)
+		if at != 1 || len(tt.spans) != len(tt.order) {
+			t.Errorf("%s: the last step ends at %v", name, at)
+		}
 	}
 }
 

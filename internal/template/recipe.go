@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,12 @@ import (
 type Recipe struct {
 	Name        string `yaml:"name"`
 	Description string `yaml:"description"`
+	// Aliases are further names that the template answers to.
+	Aliases []string `yaml:"aliases" json:"-"`
+
+	// From names a recipe that this one builds upon: the image starts as that one's, and
+	// its variables, users and resources hold unless they are set here; empty = none.
+	From string `yaml:"from" json:",omitempty"`
 
 	// Suite is the Debian suite by codename; empty = that of the machine that builds.
 	Suite    string   `yaml:"suite"`
@@ -33,6 +40,9 @@ type Recipe struct {
 	// not unpacked, here and in every later installation inside.
 	Exclude []string `yaml:"exclude"`
 	Keep    []string `yaml:"keep"`
+	// Pip are requirements for the image's own pip, installed for everybody from the
+	// package index that the machine's pip is set up for; wheels only, nothing is compiled.
+	Pip []string `yaml:"pip" json:",omitempty"`
 
 	Users       []User            `yaml:"users"`
 	Directories []Directory       `yaml:"directories"`
@@ -208,6 +218,8 @@ func decodeRecipe(data []byte) (Recipe, error) {
 func (r *Recipe) normalise() {
 	slices.Sort(r.Packages)
 	r.Packages = slices.Compact(r.Packages)
+	slices.Sort(r.Pip)
+	r.Pip = slices.Compact(r.Pip)
 	for i := range r.Users {
 		if r.Users[i].Shell == "" {
 			r.Users[i].Shell = "/bin/sh"
@@ -228,13 +240,41 @@ func (r *Recipe) normalise() {
 			r.Commands[i].Timeout = DefaultCommandTimeout
 		}
 	}
+	if r.From != "" {
+		return // what is not set is that recipe's
+	}
 	d, z := DefaultResources, &r.Resources
 	z.CPU, z.MemoryMB, z.DiskMB = cmp.Or(z.CPU, d.CPU), cmp.Or(z.MemoryMB, d.MemoryMB), cmp.Or(z.DiskMB, d.DiskMB)
 	z.DiskTier = cmp.Or(z.DiskTier, d.DiskTier)
 }
 
+// upon is the recipe of everything in the image of r, which builds upon base.
+func (r Recipe) upon(base Recipe) Recipe {
+	whole := r
+	whole.From = ""
+	whole.Suite = cmp.Or(r.Suite, base.Suite)
+	join := func(a, b []string) []string {
+		all := slices.Concat(a, b)
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	whole.Packages, whole.Pip = join(base.Packages, r.Packages), join(base.Pip, r.Pip)
+	whole.Exclude, whole.Keep = slices.Concat(base.Exclude, r.Exclude), slices.Concat(base.Keep, r.Keep)
+	whole.Users = slices.Concat(base.Users, r.Users)
+	whole.Env = maps.Clone(base.Env)
+	if whole.Env == nil && r.Env != nil {
+		whole.Env = map[string]string{}
+	}
+	maps.Copy(whole.Env, r.Env)
+	whole.User, whole.Cwd = cmp.Or(r.User, base.User), cmp.Or(r.Cwd, base.Cwd)
+	z, d := &whole.Resources, base.Resources
+	z.CPU, z.MemoryMB, z.DiskMB = cmp.Or(z.CPU, d.CPU), cmp.Or(z.MemoryMB, d.MemoryMB), cmp.Or(z.DiskMB, d.DiskMB)
+	z.DiskTier, z.Pids = cmp.Or(z.DiskTier, d.DiskTier), cmp.Or(z.Pids, d.Pids)
+	return whole
+}
+
 // Hash names what the recipe puts into an image: two recipes of one hash make the same
-// image from the same sources. Name, limits and what processes start with are not in
+// image from the same sources. Names, limits and what processes start with are not in
 // it, for they are not in the image.
 func (r Recipe) Hash() string {
 	r.normalise()
@@ -247,9 +287,12 @@ func (r Recipe) Hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// defaults is what sandboxes made from the template start processes with.
-func (r Recipe) defaults() hutch.ProcessDefaults {
-	return hutch.ProcessDefaults{User: r.User, Cwd: r.Cwd, Env: r.Env}
+// template is what the recipe says of the template, without its build.
+func (r Recipe) template() hutch.Template {
+	return hutch.Template{
+		Name: r.Name, Description: r.Description, Aliases: r.Aliases,
+		Defaults: hutch.ProcessDefaults{User: r.User, Cwd: r.Cwd, Env: r.Env}, Resources: r.size(),
+	}
 }
 
 // size is the recipe's resources in the vocabulary of sandboxes.

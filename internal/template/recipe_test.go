@@ -60,7 +60,7 @@ func TestParseRecipe(t *testing.T) {
 }
 
 func TestBuiltinsAreValid(t *testing.T) {
-	if names := template.Builtins(); !reflect.DeepEqual(names, []string{"base"}) {
+	if names := template.Builtins(); !reflect.DeepEqual(names, []string{"base", "code-interpreter"}) {
 		t.Errorf("built-in recipes: %v", names)
 	}
 	for _, name := range template.Builtins() {
@@ -77,6 +77,14 @@ func TestBuiltinsAreValid(t *testing.T) {
 func TestParseRecipeRefuses(t *testing.T) {
 	tests := map[string]struct{ yaml, field, want string }{
 		"nothing":                {"", "", "empty"},
+		"an alias that is none":  {"name: x\naliases: [No]", "aliases[0]", "no name"},
+		"an alias twice":         {"name: x\naliases: [x]", "aliases[0]", "already"},
+		"a base that is no name": {"name: x\nfrom: ../y", "from", "no name"},
+		"pip without pip":        {"name: x\npip: [numpy]", "pip", "python3-pip"},
+		"an option of pip":       {"name: x\nfrom: y\npip: [--index-url=x]", "pip[0]", "no requirement"},
+		"a path for pip":         {"name: x\nfrom: y\npip: [./x.whl]", "pip[0]", "no requirement"},
+		"an address for pip":     {"name: x\nfrom: y\npip: ['x @ http://y.example/x.whl']", "pip[0]", "no requirement"},
+		"a file of requirements": {"name: x\nfrom: y\npip: [-r/etc/passwd]", "pip[0]", "no requirement"},
 		"not YAML":               {"name: [", "", "read recipe"},
 		"a tag":                  {"name: x\npackages: !t\n", "", "read recipe"},
 		"duration without unit":  {"name: x\ncommands: [{name: a, run: ls, timeout: 30}]\n", "", "line 2"},
@@ -140,22 +148,6 @@ func fieldOf(e *hutch.Error) string {
 		return ""
 	}
 	return e.Field
-}
-
-func TestPidsLeftOutAreLeftToTheControlPlane(t *testing.T) {
-	small, err := template.ParseRecipe([]byte("name: x\nresources: {memory_mb: 128}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := template.Builtin("base")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range []template.Recipe{small, base} {
-		if got := (template.Result{Recipe: r}).Template().Resources; got.Pids != 0 || got.MemoryMB != r.Resources.MemoryMB {
-			t.Errorf("%s: %+v, want no number of processes", r.Name, got)
-		}
-	}
 }
 
 func TestHashIsOfWhatGetsIntoTheImage(t *testing.T) {

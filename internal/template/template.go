@@ -1,32 +1,38 @@
-// Package template builds templates: from a recipe, by way of the machine's own
-// package sources, to a root image in the store.
+// Package template builds templates: root images in the store, made from a recipe by way
+// of the machine's own package sources, or from a container image.
 //
 // It owns recipes, the steps of a build, and the memory of what was built from what.
 // It does not own images (package rootfs does) nor the records of templates: a build
-// returns one, and whoever asked for the build stores it.
+// returns one, and whoever asked for the build stores it. Finding and verifying container
+// images is package ociimage's, unpacking their layers package unpack's, and reading a
+// root image back package erofs's.
 //
 // Invariants:
-//   - Two builds with the same key make the same image, so only the first is made:
-//     the key is the recipe's hash, the package sources' identity, and the version of
-//     this builder. Builds of one key wait for each other, also across processes.
+//   - Two builds with the same key make the same image, so only the first is made. The
+//     key of a recipe is its hash, the package sources' identity, that of the recipe it
+//     builds upon, and the version of this builder; the key of a container image is the
+//     digest of its manifest. Builds of one key wait for each other, also across
+//     processes.
 //   - A build that fails, is cancelled, or is killed leaves nothing that counts: its
 //     processes live in a pid namespace that ends with it, its mounts in a mount
 //     namespace of their own, and its files in one directory, which the next build
 //     removes if this one could not.
 //   - Nothing of this machine gets into an image but where its packages came from:
 //     no proxy, no password, no name, no log.
+//   - Nothing that a container image says is run: it is unpacked, not started.
 //
-// Lock order: a build's lock file, then the image store's.
+// Lock order: a build's lock file, then that of the recipe it builds upon, then the
+// image store's.
 //
-// Start with [Builder.Build], then follow the steps: plan.go, bootstrap.go,
-// customise.go, tidy.go, image.go.
+// Start with [Builder.Build] and [Builder.BuildImage], then follow the steps: plan.go,
+// bootstrap.go, layered.go, customise.go, tidy.go for recipes, container.go and furnish.go
+// for images, image.go for both. [Service] is what a server runs builds with.
 package template
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -36,6 +42,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/rootfs"
+	"hutch.dev/hutch/internal/template/unpack"
 	"hutch.dev/hutch/internal/x/atomicfile"
 )
 
@@ -50,6 +57,11 @@ type Config struct {
 	Dir string
 	// Root is the machine whose package sources are used; empty = "/", this one.
 	Root string
+	// Recipes is a directory of further recipes, NAME.yaml each; empty = none. They come
+	// before those of the same name that come with Hutch.
+	Recipes string
+	// MaxImageBytes bounds what a container image may unpack to; 0 = [unpack.DefaultBytes].
+	MaxImageBytes int64
 }
 
 // Builder builds templates. Its methods are safe for concurrent use, by several
@@ -65,6 +77,9 @@ func New(cfg Config, images *rootfs.Store, log *slog.Logger) *Builder {
 	if cfg.Root == "" {
 		cfg.Root = "/"
 	}
+	if cfg.MaxImageBytes == 0 {
+		cfg.MaxImageBytes = unpack.DefaultBytes
+	}
 	return &Builder{cfg: cfg, images: images, log: log.With("component", "template")}
 }
 
@@ -72,33 +87,34 @@ func New(cfg Config, images *rootfs.Store, log *slog.Logger) *Builder {
 type Options struct {
 	Force    bool           // build although the result is there
 	Progress func(Progress) // called often, from several goroutines one at a time; it must not block
+	// Log takes each line of the build's output once, with the step it belongs to; called
+	// as Progress is.
+	Log func(step Step, line string)
 }
 
 // Result is a finished build.
 type Result struct {
-	Recipe     Recipe // as built, suite filled in
+	Name       string
+	Recipe     Recipe // as built, suite and what it builds upon filled in; zero for a container image
+	Source     string // "recipe base", "image host/path:tag@sha256:…"; for people
 	Key        string // what the image was made from
 	BuildID    string // UUID; a cached result has that of the build that made it
 	Image      rootfs.Image
 	BuiltAt    time.Time
-	SourceDate time.Time     // age of the package index; no file in the image is younger
+	SourceDate time.Time     // age of the newest thing in it; no file in the image is younger
 	Took       time.Duration // of the build that made it
 	Cached     bool          // nothing had to be done
 	LogPath    string        // what the build printed
+
+	record hutch.Template // what the plan says of the template
 }
 
 // Template is the record of the result.
 func (r Result) Template() hutch.Template {
-	return hutch.Template{
-		Name:      r.Recipe.Name,
-		BuildID:   r.BuildID,
-		Image:     r.Image.Digest,
-		SizeBytes: r.Image.SizeBytes,
-		Recipe:    r.Key,
-		Defaults:  r.Recipe.defaults(),
-		Resources: r.Recipe.size(),
-		CreatedAt: r.BuiltAt,
-	}
+	t := r.record
+	t.Name, t.BuildID, t.Image, t.SizeBytes = r.Name, r.BuildID, r.Image.Digest, r.Image.SizeBytes
+	t.Recipe, t.CreatedAt = r.Key, r.BuiltAt
+	return t
 }
 
 // Lookup returns what an earlier build of the recipe made, hutch.ErrNotFound if there
@@ -115,13 +131,18 @@ func (b *Builder) Lookup(r Recipe) (Result, error) {
 // also when ctx ends; its cause is then the context's. Waiting for another build of
 // the same key counts as planning.
 func (b *Builder) Build(ctx context.Context, r Recipe, o Options) (Result, error) {
-	asked := time.Now()
-	t := &tracker{report: o.Progress, log: io.Discard}
+	t := newTracker(o)
 	t.begin(StepPlan, "", nil)
 	p, err := b.plan(r)
 	if err != nil {
 		return Result{}, t.fail(r.Name, err, false)
 	}
+	return b.run(ctx, p, o, t)
+}
+
+// run makes what p plans, or finds it made. t is in StepPlan.
+func (b *Builder) run(ctx context.Context, p plan, o Options, t *tracker) (Result, error) {
+	asked := time.Now()
 	usable := func(res Result, err error) bool {
 		return err == nil && (!o.Force || res.BuiltAt.After(asked))
 	}
@@ -130,17 +151,18 @@ func (b *Builder) Build(ctx context.Context, r Recipe, o Options) (Result, error
 	}
 	unlock, err := b.lockKey(ctx, p.key)
 	if err != nil {
-		return Result{}, t.fail(r.Name, fmt.Errorf("wait for another build of this template: %w", err), false)
+		return Result{}, t.fail(p.name, fmt.Errorf("wait for another build of this template: %w", err), false)
 	}
 	defer unlock()
 	if res, err := b.cached(p); usable(res, err) { // whom we waited for built it
 		return res, nil
 	}
+	t.spans = p.spans()
 	res, err := b.build(ctx, p, t)
 	if err != nil {
 		return Result{}, err
 	}
-	b.log.Info("template built", "op", "build", "template", r.Name, "image", res.Image.Digest, "took", res.Took)
+	b.log.Info("template built", "op", "build", "template", p.name, "image", res.Image.Digest, "took", res.Took)
 	return res, nil
 }
 
@@ -155,6 +177,17 @@ type building struct {
 	sourceDate time.Time // set by bootstrap
 }
 
+// treeSteps are the steps that make the tree.
+func (run *building) treeSteps() []func(context.Context) error {
+	switch {
+	case run.plan.image != nil:
+		return []func(context.Context) error{run.unpackImage}
+	case run.plan.base != nil:
+		return []func(context.Context) error{run.copyBase, run.addPackages, run.addPython, run.customise}
+	}
+	return []func(context.Context) error{run.bootstrap, run.addPython, run.customise}
+}
+
 // build runs the steps. t is in StepPlan.
 func (b *Builder) build(ctx context.Context, p plan, t *tracker) (Result, error) {
 	began := time.Now()
@@ -162,10 +195,10 @@ func (b *Builder) build(ctx context.Context, p plan, t *tracker) (Result, error)
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = cause // what broke after the end broke because of it
 		}
-		return Result{}, t.fail(p.recipe.Name, err, lines)
+		return Result{}, t.fail(p.name, err, lines)
 	}
 	b.sweep(p.key)
-	if err := checkTools(); err != nil {
+	if err := checkTools(p.image == nil); err != nil {
 		return fail(err, false)
 	}
 	dir, err := b.makeDir(p.key)
@@ -181,7 +214,7 @@ func (b *Builder) build(ctx context.Context, p plan, t *tracker) (Result, error)
 	t.log = logFile
 
 	run := &building{Builder: b, tracker: t, plan: p, dir: dir, tree: filepath.Join(dir, "tree")}
-	for _, step := range []func(context.Context) error{run.bootstrap, run.customise, run.makeImage} {
+	for _, step := range append(run.treeSteps(), run.makeImage) {
 		if err := step(ctx); err != nil {
 			return fail(err, true)
 		}
@@ -209,7 +242,7 @@ func (run *building) register(ctx context.Context, began time.Time) (Result, err
 		return Result{}, fmt.Errorf("keep build log: %w", err)
 	}
 	rec := record{
-		Key: run.plan.key, BuildID: uuid.NewString(), Image: img.Digest, SizeBytes: img.SizeBytes,
+		Key: run.plan.key, BuildID: uuid.NewString(), Source: run.plan.source, Image: img.Digest, SizeBytes: img.SizeBytes,
 		BuiltAt: time.Now().UTC(), SourceDate: run.sourceDate, Took: time.Since(began),
 	}
 	if err := run.remember(rec); err != nil {

@@ -50,8 +50,8 @@ func (run *building) tidy(root *os.Root) error {
 		"etc/hostname":    "sandbox\n",
 		// Not ::1 for localhost: clients that try only the first address would miss
 		// servers that listen on 127.0.0.1.
-		"etc/hosts":                 "127.0.0.1 localhost\n::1 ip6-localhost ip6-loopback\n",
-		"etc/dpkg/dpkg.cfg.d/hutch": strings.Join(run.dpkgOptions(), "\n") + "\n",
+		"etc/hosts": hostsFile,
+		dpkgFile:    run.dpkgFile(),
 	}
 	if conf := run.mirrorSettings(); conf != "" {
 		files["etc/apt/apt.conf.d/81mirror"] = conf

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -13,35 +14,41 @@ import (
 // What names look like. Debian's policy manual defines packages (5.6.1); accounts are
 // what useradd takes by default.
 var (
-	nameRE    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	nameRE    = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 	suiteRE   = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,31}$`)
 	packageRE = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?$`)
 	accountRE = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
-	envRE     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	// requirementRE is the part of PEP 508 that needs no index of its own.
+	requirementRE = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?(\[[A-Za-z0-9._,-]{1,100}\])?((===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]{1,64}(,(===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]{1,64}){0,7})?$`)
+	envRE         = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // Limits of a recipe. Those of a sandbox's size are what any isolator could be asked
 // for; what a node grants is for admission to say.
 const (
-	maxItems  = 1000 // of any list
-	maxUID    = 60000
-	minUID    = 1000 // below are the system's accounts
-	maxCPU    = 256
-	maxMB     = 16 << 20 // 16 TiB
-	minMemMB  = 64       // less starts no guest agent and a shell
-	maxPids   = 1 << 20
-	maxString = 64 << 10
+	maxItems   = 1000 // of any list
+	maxAliases = 20
+	maxUID     = 60000
+	minUID     = 1000 // below are the system's accounts
+	maxCPU     = 256
+	maxMB      = 16 << 20 // 16 TiB
+	minMemMB   = 64       // less starts no guest agent and a shell
+	maxPids    = 1 << 20
+	maxString  = 64 << 10
 )
 
 // Validate says what is wrong with a recipe: a hutch.ErrBadRequest naming the field.
 func (r *Recipe) Validate() error {
 	if !nameRE.MatchString(r.Name) {
-		return hutch.FieldErrorf("name", "%q is no template name (want 1 to 63 of a-z 0-9 -, no dash at the ends)", r.Name)
+		return hutch.FieldErrorf("name", "%q is no template name (want 1 to 63 of a-z 0-9 - _ ., a letter or digit at the ends)", r.Name)
 	}
 	if r.Suite != "" && !suiteRE.MatchString(r.Suite) {
 		return hutch.FieldErrorf("suite", "%q is no suite", r.Suite)
 	}
-	for _, check := range []func() error{r.checkPackages, r.checkUsers, r.checkPaths, r.checkEnv, r.checkCommands, r.checkProcess, r.checkResources} {
+	if r.From != "" && !nameRE.MatchString(r.From) {
+		return hutch.FieldErrorf("from", "%q is no name of a recipe", r.From)
+	}
+	for _, check := range []func() error{r.checkAliases, r.checkPackages, r.checkPip, r.checkUsers, r.checkPaths, r.checkEnv, r.checkCommands, r.checkProcess, r.checkResources} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -71,6 +78,45 @@ func (r *Recipe) checkPackages() error {
 	return nil
 }
 
+// checkPip takes requirements of an index by name, version and extras: no option, file
+// or address, which would be taken from elsewhere.
+func (r *Recipe) checkPip() error {
+	if len(r.Pip) > maxItems {
+		return hutch.FieldErrorf("pip", "more than %d", maxItems)
+	}
+	for i, req := range r.Pip {
+		if !requirementRE.MatchString(req) {
+			return hutch.FieldErrorf(fmt.Sprintf("pip[%d]", i), "%q is no requirement (want name, name==1.2 or name>=1,<2)", req)
+		}
+	}
+	if len(r.Pip) > 0 && r.From == "" && !slices.Contains(r.Packages, "python3-pip") {
+		return hutch.FieldErrorf("pip", "package python3-pip is not in the recipe")
+	}
+	return nil
+}
+
+func (r *Recipe) checkAliases() error {
+	if len(r.Aliases) > maxAliases {
+		return hutch.FieldErrorf("aliases", "more than %d", maxAliases)
+	}
+	seen := map[string]bool{r.Name: true}
+	for i, a := range r.Aliases {
+		if err := CheckAlias(a); err != nil || seen[a] {
+			return hutch.FieldErrorf(fmt.Sprintf("aliases[%d]", i), "%q is no name, or is there already", a)
+		}
+		seen[a] = true
+	}
+	return nil
+}
+
+// CheckAlias refuses what cannot be a further name of a template.
+func CheckAlias(alias string) error {
+	if !nameRE.MatchString(alias) {
+		return hutch.FieldErrorf("alias", "%q is no alias (want 1 to 63 of a-z 0-9 - _ . with a letter or digit at the ends)", alias)
+	}
+	return nil
+}
+
 func (r *Recipe) checkUsers() error {
 	if len(r.Users) > maxItems {
 		return hutch.FieldErrorf("users", "more than %d", maxItems)
@@ -89,7 +135,7 @@ func (r *Recipe) checkUsers() error {
 			return hutch.FieldErrorf(field+".uid", "%d is taken already", u.UID)
 		case !plainPath(u.Shell):
 			return hutch.FieldErrorf(field+".shell", "%q is no absolute path", u.Shell)
-		case u.Sudo && !slices.Contains(r.Packages, "sudo"):
+		case u.Sudo && r.From == "" && !slices.Contains(r.Packages, "sudo"):
 			return hutch.FieldErrorf(field+".sudo", "package sudo is not in the recipe")
 		}
 		for _, g := range u.Groups {
@@ -116,7 +162,7 @@ func (r *Recipe) checkPaths() error {
 			return hutch.FieldErrorf(field+".path", "%q is there already", p)
 		}
 		seen[p] = true
-		if owner != "" && owner != "root" && r.user(owner) == nil {
+		if owner != "" && owner != "root" && r.From == "" && r.user(owner) == nil {
 			return hutch.FieldErrorf(field+".owner", "%q is no user of the recipe", owner)
 		}
 		return nil
@@ -169,7 +215,7 @@ func (r *Recipe) checkCommands() error {
 }
 
 func (r *Recipe) checkProcess() error {
-	if r.User != "" && r.User != "root" && r.user(r.User) == nil {
+	if r.User != "" && r.User != "root" && r.From == "" && r.user(r.User) == nil {
 		return hutch.FieldErrorf("user", "%q is no user of the recipe", r.User)
 	}
 	if r.Cwd != "" && !plainPath(r.Cwd) {
@@ -180,6 +226,10 @@ func (r *Recipe) checkProcess() error {
 
 func (r *Recipe) checkResources() error {
 	z := r.Resources
+	if r.From != "" { // what is left out is that recipe's
+		d := DefaultResources
+		z.CPU, z.MemoryMB, z.DiskMB, z.DiskTier = cmp.Or(z.CPU, d.CPU), cmp.Or(z.MemoryMB, d.MemoryMB), cmp.Or(z.DiskMB, d.DiskMB), cmp.Or(z.DiskTier, d.DiskTier)
+	}
 	switch {
 	case !(z.CPU >= 0.01 && z.CPU <= maxCPU): // written so that NaN fails
 		return hutch.FieldErrorf("resources.cpu", "%v is not in 0.01 to %d", z.CPU, maxCPU)
