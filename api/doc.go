@@ -44,6 +44,9 @@ const (
 	EventError  = "error"  // Error; the last event
 )
 
+// EventLine names the events of a followed log: each is a [LogLine].
+const EventLine = "line"
+
 // EventEvent names the events in a stream of a sandbox's life: each is an [Event].
 const EventEvent = "event"
 

@@ -23,13 +23,17 @@ type ExecRequest struct {
 	MaxOutputBytes         *int              `json:"max_output_bytes,omitempty"`          // budget a stream
 	Background             bool              `json:"background,omitempty"`                // answer once it runs
 	CollapseCR             bool              `json:"collapse_cr,omitempty"`               // show only the last frame of progress lines
+	Terminal               *Terminal         `json:"terminal,omitempty"`                  // a terminal of that size instead of pipes
+	Shell                  string            `json:"shell,omitempty"`                     // run cmd in the shell session of that name, which is started if there is none
+	Login                  bool              `json:"login,omitempty"`                     // run cmd by /bin/bash -l -c
+	Tag                    string            `json:"tag,omitempty"`                       // a label to find it by
 }
 
 // Process is a process inside that a stop ended or that a normal end left.
 type Process struct {
 	PID     int    `json:"pid"`
 	Command string `json:"command"`
-	Signal  string `json:"signal,omitempty"` // what ended it: "TERM" or "KILL"
+	Signal  string `json:"signal,omitempty"` // what ended it: "HUP", "TERM" or "KILL"
 }
 
 // StreamCut tells how a stream over its budget was cut: the text is a head, the
@@ -68,6 +72,10 @@ type ExecEnd struct {
 	LeftRunning     []Process     `json:"left_running,omitempty"`
 	Escalated       bool          `json:"escalated,omitempty"` // TERM was not enough
 	LimitsHit       []string      `json:"limits_hit,omitempty"`
+	Cwd             string        `json:"cwd,omitempty"` // where the shell session is now
+	// ShellReplaced says that the command began in a new shell session because the one
+	// before it had ended, and why: "exited", "killed" or "hung".
+	ShellReplaced string `json:"shell_replaced,omitempty"`
 	// Error and Code are set when Hutch itself failed after the answer had begun: the
 	// command's outcome is then not known and ExitCode is ExitNoResult.
 	Error string     `json:"error,omitempty"`
@@ -105,6 +113,10 @@ type Exec struct {
 	TimeoutSeconds         float64         `json:"timeout_seconds"`           // 0 = none
 	NoOutputTimeoutSeconds float64         `json:"no_output_timeout_seconds"` // 0 = none
 	MaxOutputBytes         int             `json:"max_output_bytes"`
+	Terminal               *Terminal       `json:"terminal,omitempty"` // its size at the start
+	Shell                  string          `json:"shell,omitempty"`
+	Login                  bool            `json:"login,omitempty"`
+	Tag                    string          `json:"tag,omitempty"`
 	CreatedAt              time.Time       `json:"created_at"`
 	// Result is set once it has ended. In a listing it is without stdout and stderr.
 	Result *ExecResult `json:"result,omitempty"`

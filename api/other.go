@@ -21,6 +21,10 @@ type Template struct {
 	User       string         `json:"user,omitempty"`
 	Cwd        string         `json:"cwd,omitempty"`
 	CreatedAt  time.Time      `json:"created_at"`
+
+	Aliases     []string `json:"aliases,omitempty"` // other names it answers to
+	Description string   `json:"description,omitempty"`
+	Entrypoint  []string `json:"entrypoint,omitempty"` // the image's; it is not run by itself
 }
 
 // CreateKey is the body of POST /v1/keys.
@@ -74,6 +78,7 @@ type Event struct {
 	ExecID    hutch.ExecID      `json:"exec_id,omitempty"`
 	Type      string            `json:"type"`
 	Data      map[string]string `json:"data,omitempty"`
+	Payload   map[string]string `json:"payload,omitempty"` // Data again, under the compatible API's name
 }
 
 // Events is a page of events. The next one is asked for with ?after=Next.

@@ -19,6 +19,8 @@ type CreateSandbox struct {
 	Hostname           string            `json:"hostname,omitempty"`             // a DNS label
 	TTLSeconds         *float64          `json:"ttl_seconds,omitempty"`          // 3600 when left out; 0 = the most the operator allows
 	IdleTimeoutSeconds *float64          `json:"idle_timeout_seconds,omitempty"` // 0 = none
+	PrivatePorts       bool              `json:"private_ports,omitempty"`        // who reaches its ports by name needs a token
+	MaskHost           string            `json:"mask_host,omitempty"`            // Host that servers inside are shown; "${PORT}" is the port
 
 	// Known from elsewhere and refused as unsupported when they ask for something.
 	Persistent   *bool    `json:"persistent,omitempty"`
@@ -73,6 +75,15 @@ type Sandbox struct {
 	EndedAt            time.Time         `json:"ended_at,omitzero"`
 	EndReason          hutch.SandboxEnd  `json:"end_reason,omitempty"`
 	EndDetail          string            `json:"end_detail,omitempty"`
+	PrivatePorts       bool              `json:"private_ports,omitempty"`
+	MaskHost           string            `json:"mask_host,omitempty"`
+}
+
+// UpdateSandbox is the body of PATCH /v1/sandboxes/{id}. What is left out stays.
+type UpdateSandbox struct {
+	Metadata     map[string]string `json:"metadata,omitempty"` // pairs to set; others stay
+	PrivatePorts *bool             `json:"private_ports,omitempty"`
+	MaskHost     *string           `json:"mask_host,omitempty"`
 }
 
 // Lifecycle is the answer of GET and PATCH /v1/sandboxes/{id}/lifecycle.

@@ -75,6 +75,11 @@ func (c *Client) Signal(ctx context.Context, id hutch.ExecID, signal string, tre
 	return c.do(ctx, change(http.MethodPost, pathOf("execs", string(id), "signal"), api.SignalExec{Signal: signal, Tree: tree}), nil)
 }
 
+// Resize changes the size of a command's terminal.
+func (c *Client) Resize(ctx context.Context, id hutch.ExecID, size api.Terminal) error {
+	return c.do(ctx, change(http.MethodPost, pathOf("execs", string(id), "resize"), size), nil)
+}
+
 // WriteStdin gives a command the bytes of r as they come, as those from offset on, and
 // with end set closes its stdin behind them. It is not tried again, because r cannot be read twice.
 func (c *Client) WriteStdin(ctx context.Context, id hutch.ExecID, offset int64, r io.Reader, end bool) (api.StdinReply, error) {

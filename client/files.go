@@ -14,6 +14,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/internal/x/sse"
 )
 
 // File names a file in a sandbox, and in whose name it is asked for.
@@ -285,4 +286,115 @@ func (c *Client) WriteArchive(ctx context.Context, f File, r io.Reader, keepOwne
 	}
 	var out api.Unpacked
 	return out, c.upload(ctx, q, io.NopCloser(r), &out)
+}
+
+// SearchOptions says what to look for: names, lines, or both.
+type SearchOptions struct {
+	Name       string // pattern on the last element of a path; empty = every file
+	Text       string // regular expression (RE2) that a line must match; empty = files, not lines
+	IgnoreCase bool   // for Text
+	Hidden     bool   // also names that begin with a dot
+	Limit      int    // most matches; 0 = the server's 1000
+}
+
+// Search looks below a directory and hands each match to sink as it is found.
+func (c *Client) Search(ctx context.Context, f File, o SearchOptions, sink func(api.FileMatch) error) (api.SearchEnd, error) {
+	q := f.call(http.MethodGet, "search")
+	q.header = http.Header{"Accept": {"text/event-stream"}}
+	for name, v := range map[string]string{"name": o.Name, "text": o.Text} {
+		if v != "" {
+			q.query.Set(name, v)
+		}
+	}
+	q.query.Set("ignore_case", strconv.FormatBool(o.IgnoreCase))
+	q.query.Set("hidden", strconv.FormatBool(o.Hidden))
+	if o.Limit > 0 {
+		q.query.Set("limit", strconv.Itoa(o.Limit))
+	}
+	var end api.SearchEnd
+	res, err := c.send(ctx, q)
+	if err != nil {
+		return end, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	in := sse.NewReader(res.Body, maxEvent)
+	for {
+		ev, err := in.Next()
+		if err != nil {
+			return end, &lostError{fmt.Errorf("the search broke: %w", err)}
+		}
+		switch ev.Name {
+		case api.EventMatch:
+			var m api.FileMatch
+			if err := decodeEvent(ev, &m); err != nil {
+				return end, err
+			}
+			if err := sink(m); err != nil {
+				return end, err
+			}
+		case api.EventEnd:
+			err := decodeEvent(ev, &end)
+			return end, err
+		case api.EventError:
+			var e api.Error
+			if err := decodeEvent(ev, &e); err != nil {
+				return end, err
+			}
+			return end, errorOf(e)
+		}
+	}
+}
+
+// UploadedBytes returns how much of an upload in parts, whose name the caller chose, has
+// arrived.
+func (c *Client) UploadedBytes(ctx context.Context, f File, upload string) (int64, error) {
+	q := f.call(http.MethodPut, "")
+	q.query.Set("upload", upload)
+	out, err := c.put(ctx, q, nil)
+	return out.Bytes, err
+}
+
+// WatchOptions says what a watch tells.
+type WatchOptions struct {
+	Recursive bool // also what happens below, in directories made later too
+	Entry     bool // with what stat says
+}
+
+// Watch hands sink what happens in a directory, until ctx ends, sink fails or the
+// directory goes. ready is called once nothing is missed any more. A watch that breaks is not
+// taken up again: what happened meanwhile cannot be told.
+func (c *Client) Watch(ctx context.Context, f File, o WatchOptions, ready func(), sink func(api.FileChange) error) error {
+	q := f.call(http.MethodGet, "watch")
+	q.query.Set("recursive", strconv.FormatBool(o.Recursive))
+	q.query.Set("entry", strconv.FormatBool(o.Entry))
+	res, err := c.send(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	in := sse.NewReader(res.Body, maxEvent)
+	for {
+		ev, err := in.Next()
+		if err != nil {
+			return &lostError{fmt.Errorf("the watch broke: %w", err)}
+		}
+		switch ev.Name {
+		case api.EventReady:
+			ready()
+		case api.EventChange:
+			var change api.FileChange
+			if err := decodeEvent(ev, &change); err != nil {
+				return err
+			}
+			if err := sink(change); err != nil {
+				return err
+			}
+		case api.EventError:
+			var e api.Error
+			if err := decodeEvent(ev, &e); err != nil {
+				return err
+			}
+			return errorOf(e)
+		}
+	}
 }

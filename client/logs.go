@@ -95,6 +95,17 @@ func (c *Client) Ports(ctx context.Context, id hutch.SandboxID) ([]api.Port, err
 	return out, c.do(ctx, get(pathOf("sandboxes", string(id), "ports"), nil), &out)
 }
 
+// SetPort gives a port a label. Ports need none to be reached.
+func (c *Client) SetPort(ctx context.Context, id hutch.SandboxID, req api.SetPort) (api.Port, error) {
+	var out api.Port
+	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(id), "ports"), req), &out)
+}
+
+// UnsetPort takes a port's label away.
+func (c *Client) UnsetPort(ctx context.Context, id hutch.SandboxID, port int) error {
+	return c.do(ctx, change(http.MethodDelete, pathOf("sandboxes", string(id), "ports", strconv.Itoa(port)), nil), nil)
+}
+
 // Usage returns what a sandbox uses now.
 func (c *Client) Usage(ctx context.Context, id hutch.SandboxID) (api.Usage, error) {
 	var out api.Usage

@@ -105,6 +105,12 @@ func (c *Client) Extend(ctx context.Context, id hutch.SandboxID, ttl time.Durati
 	return out, c.do(ctx, change(http.MethodPatch, pathOf("sandboxes", string(id), "lifecycle"), api.UpdateLifecycle{TTLSeconds: &s}), &out)
 }
 
+// Update changes metadata and access of a sandbox; what is left out of req stays.
+func (c *Client) Update(ctx context.Context, id hutch.SandboxID, req api.UpdateSandbox) (api.Sandbox, error) {
+	var out api.Sandbox
+	return out, c.do(ctx, change(http.MethodPatch, pathOf("sandboxes", string(id)), req), &out)
+}
+
 // Pause freezes a sandbox in memory.
 func (c *Client) Pause(ctx context.Context, id hutch.SandboxID) error {
 	return c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(id), "pause"), nil), nil)

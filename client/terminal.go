@@ -75,7 +75,7 @@ func (c *Client) terminal(ctx context.Context, path string, q url.Values) (*Term
 		h.Set("Authorization", "Bearer "+c.key)
 	}
 	// A WebSocket needs HTTP/1.1, which http.Transport keeps apart by itself.
-	conn, res, err := websocket.Dial(ctx, c.base+path+"?"+q.Encode(), &websocket.DialOptions{
+	conn, res, err := websocket.Dial(ctx, c.base+path+"?"+q.Encode(), &websocket.DialOptions{ //nolint:bodyclose // Dial has read it
 		HTTPClient: c.http, HTTPHeader: h, CompressionMode: websocket.CompressionDisabled,
 	})
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *Client) terminal(ctx context.Context, path string, q url.Values) (*Term
 }
 
 // TerminalEnd is how a terminal's command ended. It is Read's error then.
-type TerminalEnd struct{ ExitCode int }
+type TerminalEnd struct{ ExitCode int } //nolint:errname // an end, as io.EOF is one, not a fault
 
 // Error says it in a sentence.
 func (e *TerminalEnd) Error() string {

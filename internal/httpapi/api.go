@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -20,7 +22,13 @@ type Services struct {
 	Pausing     Pausing
 	Execs       Execs
 	ExecControl ExecControl
+	Guests      Guests
+	Settings    Settings
+	Meter       Meter
+	Logs        Logs
 	Templates   Templates
+	Builds      Builds
+	Audit       AuditLog
 	Keys        Keys
 	Events      EventLog
 	Health      Health
@@ -53,8 +61,18 @@ type Config struct {
 	WriteTimeout time.Duration
 	// BodyTimeout is how long a request's body may take to arrive, counted from its
 	// header, so that nobody holds a connection by sending a byte a minute; 30 s. Only the
-	// body of a command's stdin may take longer, once its caller has shown a key.
+	// body of a command's stdin may take longer, once its caller has shown a key; that of
+	// an upload too, as long as this never passes without a byte.
 	BodyTimeout time.Duration
+	// MaxUpload is the largest file or archive that a call may send, in bytes; 0 = any.
+	MaxUpload int64
+	// PingInterval is how often a WebSocket is asked whether its client is there; 15 s.
+	PingInterval time.Duration
+	// TerminalKeep is how long a terminal that a WebSocket opened outlives its last client;
+	// 60 s. The caller may ask for another time, at most MaxTerminalKeep.
+	TerminalKeep time.Duration
+	// WatcherKeep is how long a polled watcher lives without being asked; 60 s.
+	WatcherKeep time.Duration
 }
 
 // API serves the native API. It is an http.Handler, safe for concurrent use.
@@ -64,6 +82,8 @@ type API struct {
 	log   *slog.Logger
 	mux   *http.ServeMux
 	calls *calls
+	terms *terminals
+	watch *watchers
 	large *semaphore.Weighted // memory of large answers, in bytes
 }
 
@@ -78,14 +98,25 @@ func New(cfg Config, svc Services, logger *slog.Logger) *API {
 	def(&cfg.Keepalive, 5*time.Second)
 	def(&cfg.WriteTimeout, time.Minute)
 	def(&cfg.BodyTimeout, 30*time.Second)
+	def(&cfg.PingInterval, 15*time.Second)
+	def(&cfg.TerminalKeep, time.Minute)
+	def(&cfg.WatcherKeep, time.Minute)
 	a := &API{
 		cfg: cfg, svc: svc, log: logger.With("component", "httpapi"), mux: http.NewServeMux(),
-		calls: newCalls(), large: semaphore.NewWeighted(maxLargeMemory),
+		calls: newCalls(), terms: newTerminals(), watch: newWatchers(cfg.WatcherKeep),
+		large: semaphore.NewWeighted(maxLargeMemory),
 	}
-	for _, rt := range append(routes(), unsupportedRoutes()...) {
-		a.mux.Handle(rt.method+" "+rt.pattern, a.serve(rt))
+	for _, rt := range slices.Concat(routes(), proxyRoutes(), unsupportedRoutes()) {
+		a.mux.Handle(strings.TrimPrefix(rt.method+" "+rt.pattern, " "), a.serve(rt))
 	}
 	return a
+}
+
+// Close ends what outlives requests: watchers, and the wait for clients to come back to
+// their terminals, which are left to the sandbox's own end. No request may be under way.
+func (a *API) Close() {
+	a.watch.close()
+	a.terms.close()
 }
 
 // Server returns a server for h with bounds against callers who hold connections

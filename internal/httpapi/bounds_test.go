@@ -40,7 +40,7 @@ func (b *bench) dial() net.Conn {
 
 func TestOrdinaryAnswersThatNobodyReadsAreCutOff(t *testing.T) {
 	f, done := httpapitest.New(), make(answered, 10)
-	b := serveOn(t.Context(), t, f, httpapi.Config{WriteTimeout: 200 * time.Millisecond}, done)
+	b := serveOn(t.Context(), t, f, httpapi.Config{WriteTimeout: time.Second}, done)
 	f.Program("long", printing(bytes.Repeat([]byte{1}, 4<<20))) // six times that in JSON
 	sb := b.sandbox()
 	x := into[api.ExecResult](b.do("POST", "/v1/sandboxes/"+sb+"/exec", `{"cmd": "long", "max_output_bytes": 16777216}`).want(200))

@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -39,11 +41,40 @@ func decodeExec(body []byte, stream bool) (wantedExec, error) {
 	out.Spec = hutch.ExecSpec{
 		Cmd: in.Cmd, Argv: in.Argv, Cwd: in.Cwd, Env: in.Env, User: in.User,
 		StdinOpen: in.StdinOpen, Background: in.Background,
+		Shell: in.Shell, Login: in.Login, Tag: in.Tag,
+	}
+	if err := formOf(in, &out.Spec); err != nil {
+		return out, err
 	}
 	if err := stdinOf(in, stream, &out); err != nil {
 		return out, err
 	}
 	return out, limitsOf(in, &out.Spec)
+}
+
+// formOf reads in what a command is to run: a terminal, a shell session.
+func formOf(in api.ExecRequest, spec *hutch.ExecSpec) error {
+	if t := in.Terminal; t != nil {
+		size, err := terminalSize(int64(cmp.Or(t.Rows, hutch.DefaultRows)), int64(cmp.Or(t.Cols, hutch.DefaultCols)))
+		if err != nil {
+			return err
+		}
+		spec.Terminal = &size
+		if _, given := spec.Env["TERM"]; !given {
+			spec.Env = maps.Clone(spec.Env)
+			if spec.Env == nil {
+				spec.Env = make(map[string]string)
+			}
+			spec.Env["TERM"] = terminalKind
+		}
+	}
+	if in.Shell != "" && len(in.Argv) > 0 {
+		return hutch.FieldErrorf("shell", "runs cmd, not argv")
+	}
+	if in.Login && in.Cmd == "" {
+		return hutch.FieldErrorf("login", "is about how cmd is run: give cmd")
+	}
+	return nil
 }
 
 // stdinOf finds where the command's stdin comes from.
@@ -226,7 +257,9 @@ func (a *API) listExecs(w http.ResponseWriter, r *http.Request) error {
 
 // execOf loads the command a path names.
 func (a *API) execOf(r *http.Request) (hutch.Exec, error) {
-	return a.svc.Execs.Exec(r.Context(), project(r), hutch.ExecID(r.PathValue("exec")))
+	x, err := a.svc.Execs.Exec(r.Context(), project(r), hutch.ExecID(r.PathValue("exec")))
+	infoOf(r).sandbox = x.Sandbox
+	return x, err
 }
 
 func (a *API) getExec(w http.ResponseWriter, r *http.Request) error {

@@ -153,3 +153,40 @@ func eventData[T any](t testing.TB, ev sse.Event) T {
 	}
 	return v
 }
+
+// eventReader reads a stream event by event.
+type eventReader struct{ in *sse.Reader }
+
+func newEventReader(r io.Reader) eventReader { return eventReader{sse.NewReader(r, 1<<20)} }
+
+func (r eventReader) next(t testing.TB) sse.Event {
+	t.Helper()
+	ev, err := r.in.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+// eventually waits until ok holds, for at most ten seconds.
+func (b *bench) eventually(what string, ok func() bool) {
+	b.t.Helper()
+	tick, late := time.NewTicker(5*time.Millisecond), time.After(10*time.Second)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-late:
+			b.t.Fatalf("not within ten seconds: %s", what)
+		}
+	}
+}
+
+func readAll(t testing.TB, r io.Reader) string {
+	t.Helper()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}

@@ -67,6 +67,9 @@ func repeated(r *http.Request) bool {
 // refusal (4xx), by which nothing was done. Left open, to be taken over: anything else.
 func (a *API) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	body, err := readBody(w, r, rt.bodyLimit())
+	if errors.Is(err, hutch.ErrTooLarge) && rt.oversize != nil {
+		return rt.oversize
+	}
 	if err != nil {
 		return err
 	}

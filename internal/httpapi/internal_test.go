@@ -346,3 +346,66 @@ func TestRawOutputAndGaps(t *testing.T) {
 		t.Errorf("answered %q with %v", w.Body, w.Header())
 	}
 }
+
+// The quick way to encode output says what the slow one does.
+func FuzzChunks(f *testing.F) {
+	for _, s := range []string{"", "plain", "tab\t\"quote\\\n\r\b\x00\x1f\x7f", "é 😀 \u2028\u0085<&>", "\xff\xfe a \xc3", "\xed\xa0\x80", "a\xf0\x9f\x99", "\ufffd\xff\ufffd"} {
+		f.Add([]byte(s), int64(7))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, offset int64) {
+		got := appendChunk(nil, offset, data)
+		for _, c := range got {
+			if c < ' ' || c > '~' {
+				t.Fatalf("%q is not plain ASCII", got)
+			}
+		}
+		want := api.OutputChunk{Chunk: lossy(data), Offset: offset, Bytes: len(data)}
+		if !utf8.Valid(data) {
+			want.Base64 = data
+		}
+		var back api.OutputChunk
+		if err := json.Unmarshal(got, &back); err != nil {
+			t.Fatalf("%q: %v", got, err)
+		}
+		if back.Chunk != want.Chunk || back.Offset != want.Offset || back.Bytes != want.Bytes || !bytes.Equal(back.Base64, want.Base64) {
+			t.Errorf("%q became %+v, want %+v", data, back, want)
+		}
+	})
+}
+
+func TestWhatAShellSessionLeavesIsShown(t *testing.T) {
+	end := showResult(hutch.Exec{ID: "e1", Result: &hutch.ExecResult{End: hutch.ExecExit, Cwd: "/work", ShellReplaced: "exited"}}, false)
+	if end.Cwd != "/work" || end.ShellReplaced != "exited" {
+		t.Errorf("shown %+v", end)
+	}
+}
+
+func FuzzRanges(f *testing.F) {
+	for _, s := range []string{"bytes=0-0", "bytes=-5", "bytes=5-", "bytes=5-2", "bytes=0-1,3-4", "bytes=", "bytes=9999999999999999999-", "lines=1-2"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		b, ok := parseRange(header)
+		if !ok {
+			if b != (byteRange{}) {
+				t.Errorf("%q is none, and is %+v", header, b)
+			}
+			return
+		}
+		if b.from < 0 || b.to < 0 || b.suffix < 0 || b.to != 0 && b.to <= b.from || !b.partial || b.suffix > 0 && (b.from > 0 || b.to > 0) {
+			t.Errorf("%q is %+v", header, b)
+		}
+	})
+}
+
+func FuzzPlainLines(f *testing.F) {
+	for _, s := range []string{"end", " end ", "{}", "a\nb", "\u2028", "event: done", "x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := plainLine(s)
+		if strings.ContainsAny(got, "\n\r\v\f\u0085\u2028\u2029") || strings.TrimSpace(got) == endOfLog || strings.HasPrefix(strings.TrimSpace(got), "{") {
+			t.Errorf("%q is shown as %q", s, got)
+		}
+	})
+}

@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 	"unicode/utf16"
@@ -42,6 +45,8 @@ type eventStream struct {
 	out   *sse.Writer
 	quiet bool  // nothing was sent since the last beat
 	err   error // the first failure to write; nothing is sent after it
+
+	scratch []byte // of sendChunk
 }
 
 // newEventStream begins the answer. close must be called before the handler returns.
@@ -90,9 +95,125 @@ func (s *eventStream) send(name, id string, v any) error {
 	return clientGone(s.err)
 }
 
+// sendLine sends one event whose data is text in one line, as it is.
+func (s *eventStream) sendLine(name, line string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.quiet = false
+		s.err = s.out.Event(name, "", []byte(line))
+	}
+	return clientGone(s.err)
+}
+
 func (s *eventStream) close() {
 	close(s.stop)
 	s.wg.Wait()
+}
+
+// sendChunk sends a piece of output; it is send for what there is most of, in one pass
+// over the bytes.
+func (s *eventStream) sendChunk(name, id string, offset int64, data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.quiet = false
+		s.scratch = appendChunk(s.scratch[:0], offset, data)
+		s.err = s.out.Event(name, id, s.scratch)
+	}
+	return clientGone(s.err)
+}
+
+// appendChunk appends an api.OutputChunk of data as JSON in one line of ASCII.
+func appendChunk(dst []byte, offset int64, data []byte) []byte {
+	dst = append(dst, `{"chunk":"`...)
+	dst, exact := appendText(dst, data)
+	dst = append(dst, `","offset":`...)
+	dst = strconv.AppendInt(dst, offset, 10)
+	dst = append(dst, `,"bytes":`...)
+	dst = strconv.AppendInt(dst, int64(len(data)), 10)
+	if !exact {
+		dst = append(dst, `,"base64":"`...)
+		dst = base64.StdEncoding.AppendEncode(dst, data)
+		dst = append(dst, '"')
+	}
+	return append(dst, '}')
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendText appends b as the inside of a JSON string, in ASCII, with a replacement
+// character for each run of what is no UTF-8. exact says that there was none.
+func appendText(dst, b []byte) (_ []byte, exact bool) {
+	exact = true
+	for len(b) > 0 {
+		if n := plainPrefix(b); n > 0 {
+			dst, b = append(dst, b[:n]...), b[n:]
+			continue
+		}
+		if c := b[0]; c < utf8.RuneSelf {
+			dst, b = appendControl(dst, c), b[1:]
+			continue
+		}
+		r, n := utf8.DecodeRune(b)
+		b = b[n:]
+		if r == utf8.RuneError && n == 1 {
+			exact = false
+			for len(b) > 0 && b[0] >= utf8.RuneSelf { // the rest of the run
+				if r, n := utf8.DecodeRune(b); r != utf8.RuneError || n != 1 {
+					break
+				}
+				b = b[1:]
+			}
+		}
+		dst = appendRune(dst, r)
+	}
+	return dst, exact
+}
+
+// appendControl appends an ASCII character that stands for itself in no JSON string.
+func appendControl(dst []byte, c byte) []byte {
+	switch c {
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	case '"', '\\':
+		return append(dst, '\\', c)
+	}
+	return appendUnit(dst, uint16(c))
+}
+
+// appendRune appends a character as JSON escapes.
+func appendRune(dst []byte, r rune) []byte {
+	if hi, lo := utf16.EncodeRune(r); hi != utf8.RuneError {
+		return appendUnit(appendUnit(dst, uint16(hi)), uint16(lo))
+	}
+	return appendUnit(dst, uint16(r))
+}
+
+func appendUnit(dst []byte, u uint16) []byte {
+	return append(dst, '\\', 'u', hexDigits[u>>12], hexDigits[u>>8&15], hexDigits[u>>4&15], hexDigits[u&15])
+}
+
+// plain are the bytes that stand for themselves in a JSON string of ASCII.
+var plain = func() (t [256]bool) {
+	for c := ' '; c < 0x7f; c++ {
+		t[c] = c != '"' && c != '\\'
+	}
+	return t
+}()
+
+// plainPrefix returns how many bytes at the start of b are plain.
+func plainPrefix(b []byte) int {
+	for i, c := range b {
+		if !plain[c] {
+			return i
+		}
+	}
+	return len(b)
 }
 
 // asciiJSON is v as JSON in one line of ASCII. Some published clients split a stream
@@ -103,33 +224,14 @@ func asciiJSON(v any) []byte {
 		panic(err) // only types of package api come here, and those encode
 	}
 	out := make([]byte, 0, len(b)+len(b)/8)
-	const hexDigits = "0123456789abcdef"
-	escape := func(u uint16) {
-		out = append(out, '\\', 'u', hexDigits[u>>12], hexDigits[u>>8&15], hexDigits[u>>4&15], hexDigits[u&15])
-	}
 	for len(b) > 0 {
-		if n := plainPrefix(b); n > 0 {
-			out, b = append(out, b[:n]...), b[n:]
-			continue
+		n := bytes.IndexFunc(b, func(r rune) bool { return r >= 0x7f })
+		if n < 0 {
+			return append(out, b...)
 		}
-		r, n := utf8.DecodeRune(b)
-		b = b[n:]
-		if hi, lo := utf16.EncodeRune(r); hi != utf8.RuneError {
-			escape(uint16(hi))
-			escape(uint16(lo))
-		} else {
-			escape(uint16(r))
-		}
+		out = append(out, b[:n]...)
+		r, size := utf8.DecodeRune(b[n:])
+		out, b = appendRune(out, r), b[n+size:]
 	}
 	return out
-}
-
-// plainPrefix returns how many bytes at the start of b are printable ASCII.
-func plainPrefix(b []byte) int {
-	for i, c := range b {
-		if c >= 0x7f {
-			return i
-		}
-	}
-	return len(b)
 }

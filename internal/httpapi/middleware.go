@@ -24,6 +24,9 @@ type info struct {
 	key   hutch.APIKey
 	call  *keyedCall // under an Idempotency-Key; nil = none
 
+	sandbox hutch.SandboxID // that it is about; empty = none, or not known
+	changes bool            // it is to change something
+
 	unread bool // it has a body that was not read to its end
 }
 
@@ -64,7 +67,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 	}()
-	if r.Method == http.MethodOptions {
+	if r.Method == http.MethodOptions && presentedKey(r) == "" { // else it may be for a server inside
 		rec.WriteHeader(http.StatusNoContent)
 		return
 	}
@@ -99,6 +102,7 @@ func (a *API) observe(rec *recorder, r *http.Request, i *info, d time.Duration) 
 	if status == 0 {
 		status = http.StatusOK
 	}
+	a.recordAudit(r, i, status)
 	if a.svc.Metrics != nil {
 		a.svc.Metrics.HTTPRequest(i.route, method(r), status, d)
 	}
@@ -110,7 +114,7 @@ func (a *API) observe(rec *recorder, r *http.Request, i *info, d time.Duration) 
 	// The pattern, not the path and query: those hold names and perhaps a key.
 	a.log.Log(r.Context(), level, "request",
 		"request", i.id, "method", method(r), "op", i.route, "status", status, "took", d, "bytes", rec.bytes,
-		"project", i.key.Project, "key", i.key.Prefix, "sandbox", logID(r.PathValue("id")))
+		"project", i.key.Project, "key", i.key.Prefix, "sandbox", i.sandbox)
 }
 
 // method is the request's method from a closed set.
@@ -161,7 +165,7 @@ func requestID(r *http.Request) string {
 // exposed are the headers that a script in a browser may read.
 var exposed = strings.Join([]string{
 	api.HeaderRequestID, api.HeaderExecID, api.HeaderNextCursor, api.HeaderReplayed,
-	api.HeaderOutputOffset, "Link", "Retry-After",
+	api.HeaderOutputOffset, api.HeaderFileMode, api.HeaderFileOwner, "Accept-Ranges", "Content-Range", "Link", "Retry-After",
 }, ", ")
 
 // cors lets any origin in: keys are sent by hand, never by a browser on its own.
@@ -169,11 +173,20 @@ func cors(h http.Header) {
 	h.Set("Access-Control-Allow-Origin", "*")
 	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE, OPTIONS")
 	h.Set("Access-Control-Allow-Headers", strings.Join([]string{
-		"Authorization", "Content-Type", "Last-Event-ID",
+		"Authorization", "Content-Type", "Last-Event-ID", "Range",
 		api.HeaderAPIKey, api.HeaderIdempotencyKey, api.HeaderRequestID,
 	}, ", "))
 	h.Set("Access-Control-Expose-Headers", exposed)
 	h.Set("Access-Control-Max-Age", "600")
+}
+
+// dropCORS takes back what cors set.
+func dropCORS(h http.Header) {
+	for name := range h {
+		if strings.HasPrefix(name, "Access-Control-") {
+			h.Del(name)
+		}
+	}
 }
 
 // pieceSize is how much a caller must read within WriteTimeout.

@@ -73,6 +73,12 @@ func (q *query) flag(name string, def bool) bool {
 	}
 }
 
+// list reads a parameter that may be given several times.
+func (q *query) list(name string) []string {
+	q.asked = append(q.asked, name)
+	return q.values[name]
+}
+
 // pairs reads parameters of the form prefix.key=value.
 func (q *query) pairs(prefix string) map[string]string {
 	var m map[string]string

@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,6 +46,7 @@ func showTemplate(t hutch.Template) api.Template {
 		CPU: float64(t.Resources.MilliCPU) / 1000, MemoryMB: t.Resources.MemoryMB,
 		DiskMB: t.Resources.DiskMB, DiskTier: t.Resources.DiskTier, Pids: t.Resources.Pids,
 		User: t.Defaults.User, Cwd: t.Defaults.Cwd, CreatedAt: milli(t.CreatedAt),
+		Aliases: t.Aliases, Description: t.Description, Entrypoint: t.Entrypoint,
 	}
 }
 
@@ -249,14 +252,28 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 func (a *API) answerEvents(w http.ResponseWriter, r *http.Request, id hutch.SandboxID) error {
 	q := newQuery(r)
 	want := hutch.EventQuery{Project: project(r), Sandbox: id, After: q.num("after", 0), Limit: q.limit(0)}
-	follow := q.flag("follow", false)
+	follow, tail := q.flag("follow", false), q.num("tail", 0)
 	if err := q.check(); err != nil {
 		return err
 	}
+	if tail > maxPage {
+		return hutch.FieldErrorf("tail", "must be at most %d", maxPage)
+	}
+	if tail > 0 && (want.After > 0 || want.Limit > 0) {
+		return hutch.FieldErrorf("tail", "is about the last events: after and limit have no meaning with it")
+	}
+	if tail > 0 {
+		var err error
+		if want.After, err = a.tailOfEvents(r.Context(), want, int(tail)); err != nil {
+			return err
+		}
+		want.Limit = int(tail)
+	}
 	if follow {
-		if want.Limit != 0 {
+		if want.Limit != 0 && tail == 0 {
 			return hutch.FieldErrorf("limit", "has no meaning with follow")
 		}
+		want.Limit = 0
 		return a.watchEvents(w, r, want)
 	}
 	list, err := a.svc.Events.Events(r.Context(), want)
@@ -269,6 +286,28 @@ func (a *API) answerEvents(w http.ResponseWriter, r *http.Request, id hutch.Sand
 		out.Next = ev.Seq
 	}
 	return writeJSON(w, http.StatusOK, out)
+}
+
+// tailOfEvents finds after which event the last n begin.
+func (a *API) tailOfEvents(ctx context.Context, want hutch.EventQuery, n int) (int64, error) {
+	want.Limit = maxPage
+	last := []int64{0} // the event before the last n, and those
+	for {
+		page, err := a.svc.Events.Events(ctx, want)
+		if err != nil {
+			return 0, err
+		}
+		for _, ev := range page {
+			last = append(last, ev.Seq)
+			want.After = ev.Seq
+		}
+		if len(last) > n+1 {
+			last = slices.Clone(last[len(last)-n-1:])
+		}
+		if len(page) < maxPage {
+			return last[0], nil
+		}
+	}
 }
 
 func (a *API) watchEvents(w http.ResponseWriter, r *http.Request, want hutch.EventQuery) error {
@@ -292,6 +331,6 @@ func (a *API) watchEvents(w http.ResponseWriter, r *http.Request, want hutch.Eve
 
 func showEvent(ev hutch.Event) api.Event {
 	return api.Event{
-		Seq: ev.Seq, Time: milli(ev.At), SandboxID: ev.Sandbox, ExecID: ev.Exec, Type: ev.Type, Data: ev.Data,
+		Seq: ev.Seq, Time: milli(ev.At), SandboxID: ev.Sandbox, ExecID: ev.Exec, Type: ev.Type, Data: ev.Data, Payload: ev.Data,
 	}
 }

@@ -130,6 +130,9 @@ func (a *API) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	info := infoOf(r)
 	body := errorBody(r, err)
 	status := Status(body.Code)
+	if no := (*rangeError)(nil); errors.As(err, &no) {
+		status = http.StatusRequestedRangeNotSatisfiable
+	}
 	if status >= http.StatusInternalServerError && body.Code != hutch.CodeUnsupported {
 		a.log.ErrorContext(r.Context(), "request failed", "request", info.id, "op", info.route, "error", err)
 	}

@@ -42,6 +42,7 @@ func (a *API) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	if sb.State == hutch.StateDead { // an earlier call under this key made it
 		return gone(sb)
 	}
+	infoOf(r).sandbox = sb.ID
 	w.Header().Set("Location", api.Version+"/sandboxes/"+string(sb.ID))
 	return writeJSON(w, http.StatusCreated, showSandbox(sb))
 }
@@ -56,6 +57,10 @@ func decodeCreate(body []byte) (hutch.CreateSandbox, error) {
 		return hutch.CreateSandbox{}, err
 	}
 	out := hutch.CreateSandbox{Template: in.Template, Env: in.Env, Metadata: in.Metadata, Hostname: in.Hostname}
+	out.Access = hutch.Access{PrivatePorts: in.PrivatePorts, MaskHost: in.MaskHost}
+	if err := checkMaskHost(in.MaskHost); err != nil {
+		return out, err
+	}
 	if out.Template == "" {
 		out.Template = api.DefaultTemplate
 	}
@@ -198,6 +203,58 @@ func (a *API) getSandbox(w http.ResponseWriter, r *http.Request) error {
 	sb, err := a.alive(r)
 	if err != nil {
 		return err
+	}
+	return writeJSON(w, http.StatusOK, showSandbox(sb))
+}
+
+// checkMaskHost refuses what can be no Host header.
+func checkMaskHost(s string) error {
+	plain := strings.ReplaceAll(s, "${PORT}", "1")
+	if len(s) > 255 || strings.ContainsFunc(plain, func(c rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-:[]", c)
+	}) {
+		return hutch.FieldErrorf("mask_host", "must be a host name, with ${PORT} where the port is to be")
+	}
+	return nil
+}
+
+// updateSandbox changes what is known of a sandbox.
+func (a *API) updateSandbox(w http.ResponseWriter, r *http.Request) error {
+	body, err := a.bodyWithoutQuery(w, r)
+	if err != nil {
+		return err
+	}
+	var in api.UpdateSandbox
+	if err := decode(body, &in); err != nil {
+		return err
+	}
+	if in.MaskHost != nil {
+		if err := checkMaskHost(*in.MaskHost); err != nil {
+			return err
+		}
+	}
+	sb, err := a.alive(r)
+	if err != nil {
+		return err
+	}
+	if len(in.Metadata) > 0 {
+		if sb, err = a.svc.Settings.UpdateMetadata(r.Context(), project(r), sb.ID, in.Metadata); err != nil {
+			return err
+		}
+	}
+	if in.PrivatePorts != nil || in.MaskHost != nil {
+		sb, err = a.svc.Settings.UpdateAccess(r.Context(), project(r), sb.ID, func(acc *hutch.Access) error {
+			if in.PrivatePorts != nil {
+				acc.PrivatePorts = *in.PrivatePorts
+			}
+			if in.MaskHost != nil {
+				acc.MaskHost = *in.MaskHost
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
 	return writeJSON(w, http.StatusOK, showSandbox(sb))
 }

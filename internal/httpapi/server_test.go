@@ -136,7 +136,14 @@ func TestUnknownPathsAnswerJSON(t *testing.T) {
 
 func TestCallsOfTheCompatibleAPIThatWeLack(t *testing.T) {
 	b := newBench(t, httpapi.Config{})
-	for _, p := range []string{"POST /v1/sandboxes/x/fork", "GET /v1/sandboxes/x/fs", "GET /v1/volumes", "POST /v1/templates/build", "POST /v1/sandboxes/x/hibernate"} {
+	for _, p := range []string{
+		"POST /v1/sandboxes/x/fork", "POST /v1/sandboxes/x/fork-tree", "POST /v1/sandboxes/x/promote", "POST /v1/sandboxes/x/snapshots",
+		"GET /v1/snapshots", "GET /v1/snapshots/s", "DELETE /v1/snapshots/s", "POST /v1/sandboxes/x/hibernate", "POST /v1/sandboxes/x/wake",
+		"POST /v1/sandboxes/x/repl/sessions", "GET /v1/repl/languages", "POST /v1/sandboxes/x/preview-token", "POST /v1/p/token/index.html",
+		"GET /v1/volumes", "POST /v1/volumes", "DELETE /v1/volumes/v", "GET /v1/databases", "PATCH /v1/databases/d", "POST /v1/databases/d/clone",
+		"GET /v1/apps", "GET /v1/apps/a/deploys/d/logs", "GET /v1/functions", "POST /v1/functions/f/invoke", "GET /v1/schedules", "GET /v1/orgs",
+		"POST /mcp", "POST /v1/mcp", "POST /v1/sandboxes/x/mcp", "GET /v1/sandboxes/x/lsp/python", "GET /v1/lsp/languages",
+	} {
 		m, path, _ := strings.Cut(p, " ")
 		b.do(m, path, "anything").wantError(501, "unsupported", "")
 		b.as("").do(m, path, "").wantError(401, "unauthenticated", "")

@@ -60,6 +60,60 @@ type ExecControl interface {
 	CancelExec(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, grace *time.Duration) (hutch.Exec, error)
 	// SignalExec sends a signal by name ("INT") to the leader, or with tree set to all.
 	SignalExec(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, signal string, tree bool) error
+	// ResizeExec changes the size of a command's terminal; hutch.ErrInvalidState if it has none.
+	ResizeExec(ctx context.Context, project hutch.ProjectID, sb hutch.SandboxID, exec hutch.ExecID, size hutch.TerminalSize) error
+}
+
+// Guests reaches into running sandboxes.
+type Guests interface {
+	// Guest is a running sandbox's inside; hutch.ErrInvalidState if it is paused. The
+	// sandbox counts as active until done is called.
+	Guest(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (g hutch.Guest, done func(), err error)
+}
+
+// Settings changes what is known of a sandbox while it lives.
+type Settings interface {
+	// UpdateAccess has fn change a copy and stores it, at once with what others change.
+	UpdateAccess(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, fn func(*hutch.Access) error) (hutch.Sandbox, error)
+	// UpdateMetadata sets pairs; others stay.
+	UpdateMetadata(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, set map[string]string) (hutch.Sandbox, error)
+}
+
+// Meter measures.
+type Meter interface {
+	// Usage measures a running sandbox now.
+	Usage(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sample, error)
+	// Samples are a sandbox's, every 5 s of the last hour, oldest first. Zero times are no bounds.
+	Samples(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, from, to time.Time) ([]hutch.Sample, error)
+	BootStats(ctx context.Context, project hutch.ProjectID) ([]hutch.BootStat, error)
+}
+
+// Logs reads what a sandbox's commands wrote.
+type Logs interface {
+	// Logs hands lines to sink until there are no more, sink fails or ctx ends.
+	Logs(ctx context.Context, q hutch.LogQuery, sink func(hutch.LogLine) error) error
+}
+
+// Builds makes templates.
+type Builds interface {
+	// StartBuild returns once the build is queued. With the id of one that exists it
+	// starts nothing and returns that one.
+	StartBuild(ctx context.Context, req hutch.BuildRequest) (hutch.Build, error)
+	Build(ctx context.Context, project hutch.ProjectID, id string) (hutch.Build, error)
+	// ListBuilds lists a project's builds, newest first.
+	ListBuilds(ctx context.Context, project hutch.ProjectID) ([]hutch.Build, error)
+	// FollowBuild hands the log to sink from line number from on, and with follow what
+	// comes, until the build has ended.
+	FollowBuild(ctx context.Context, project hutch.ProjectID, id string, from int, follow bool, sink func(hutch.LogLine) error) error
+	// DeleteTemplate makes a template unknown. Sandboxes made from it live on.
+	DeleteTemplate(ctx context.Context, name string) error
+}
+
+// AuditLog keeps which calls changed something, or tried to.
+type AuditLog interface {
+	Audit(ctx context.Context, q hutch.AuditQuery) ([]hutch.AuditEntry, error)
+	// RecordAudit never waits for the entry to be stored.
+	RecordAudit(e hutch.AuditEntry)
 }
 
 // Templates lists what sandboxes can be made from.

@@ -41,6 +41,7 @@ func showSandbox(sb hutch.Sandbox) api.Sandbox {
 		CreatedAt: sb.CreatedAt.UTC().Truncate(time.Second), StartedAt: milli(sb.StartedAt),
 		ExpiresAt: milli(sb.ExpiresAt), ActiveAt: milli(sb.ActiveAt), EndedAt: milli(sb.EndedAt),
 		EndReason: sb.EndReason, EndDetail: sb.EndDetail,
+		PrivatePorts: sb.Access.PrivatePorts, MaskHost: sb.Access.MaskHost,
 	}
 }
 

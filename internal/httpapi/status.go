@@ -31,6 +31,8 @@ var statuses = map[hutch.Code]int{
 	hutch.CodeNoCapacity:          http.StatusServiceUnavailable,
 	hutch.CodeGuestUnresponsive:   http.StatusBadGateway,
 	hutch.CodeDiskFull:            http.StatusInsufficientStorage,
+	hutch.CodeShellBusy:           http.StatusConflict,
+	hutch.CodePortClosed:          http.StatusBadGateway,
 	hutch.CodeUnsupported:         http.StatusNotImplemented,
 	hutch.CodeCancelled:           statusClientGone,
 	hutch.CodeInternal:            http.StatusInternalServerError,

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
@@ -99,18 +98,18 @@ func sendPiece(out *eventStream, p piece, following bool) error {
 		if following {
 			return out.send(api.EventGap, p.id, gap)
 		}
-		text := fmt.Sprintf("\n[hutch: %d bytes of %s dropped here; the exit event's output_path names a file in the sandbox that has them, if one does]\n", gap.To-gap.From, p.stream)
-		return out.send(p.stream, "", api.OutputChunk{Chunk: text, Offset: p.offset, Gap: &gap})
-	}
-	chunk := api.OutputChunk{Chunk: lossy(p.data), Offset: p.offset, Bytes: len(p.data)}
-	if !utf8.Valid(p.data) {
-		chunk.Base64 = p.data
+		return out.send(p.stream, "", api.OutputChunk{Chunk: gapText(p), Offset: p.offset, Gap: &gap})
 	}
 	id := ""
 	if following {
 		id = p.id
 	}
-	return out.send(p.stream, id, chunk)
+	return out.sendChunk(p.stream, id, p.offset, p.data)
+}
+
+// gapText stands for a gap where there is only text.
+func gapText(p piece) string {
+	return fmt.Sprintf("\n[hutch: %d bytes of %s dropped here; the exit event's output_path names a file in the sandbox that has them, if one does]\n", p.gapTo-p.offset, p.stream)
 }
 
 // piece is output that can be shown on its own: whole characters, or a gap.

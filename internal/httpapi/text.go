@@ -134,7 +134,7 @@ func showEnd(x hutch.Exec, stdout, stderr *api.StreamCut) api.ExecEnd {
 		StdoutBytes: r.Stdout.Total, StderrBytes: r.Stderr.Total,
 		StdoutCut: stdout, StderrCut: stderr, Truncated: stdout != nil || stderr != nil,
 		Killed: showProcesses(r.Killed), LeftRunning: showProcesses(r.LeftRunning),
-		Escalated: r.Escalated, LimitsHit: r.LimitsHit,
+		Escalated: r.Escalated, LimitsHit: r.LimitsHit, Cwd: r.Cwd, ShellReplaced: r.ShellReplaced,
 	}
 	for _, c := range []*api.StreamCut{stderr, stdout} { // stdout's path wins
 		if c != nil {
@@ -171,6 +171,10 @@ func showExec(x hutch.Exec, full, collapse bool) api.Exec {
 		StdinOpen: x.Spec.StdinOpen, Background: x.Spec.Background,
 		TimeoutSeconds: x.Spec.Timeout.Seconds(), NoOutputTimeoutSeconds: x.Spec.NoOutputTimeout.Seconds(),
 		MaxOutputBytes: x.Spec.MaxOutputBytes, CreatedAt: milli(x.CreatedAt),
+		Shell: x.Spec.Shell, Login: x.Spec.Login, Tag: x.Spec.Tag,
+	}
+	if t := x.Spec.Terminal; t != nil {
+		out.Terminal = &api.Terminal{Rows: t.Rows, Cols: t.Cols}
 	}
 	if len(x.Spec.Env) > 0 {
 		out.EnvNames = keys(x.Spec.Env)

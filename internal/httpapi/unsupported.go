@@ -8,7 +8,8 @@ import (
 )
 
 // unsupported lists calls of the compatible API that this server does not have. Their
-// clients get a sentence rather than "no such endpoint".
+// clients get a sentence rather than "no such endpoint". "*" stands for every method, and a
+// pattern that ends in a slash for what is below it too.
 var unsupported = []struct {
 	sentence string
 	patterns []string // "METHOD path"
@@ -19,36 +20,27 @@ var unsupported = []struct {
 	}},
 	{"snapshots and forks are not supported by this server", []string{
 		"POST /v1/sandboxes/{id}/snapshots", "POST /v1/sandboxes/{id}/fork", "POST /v1/sandboxes/{id}/fork-tree",
-		"POST /v1/sandboxes/{id}/promote", "GET /v1/snapshots", "DELETE /v1/snapshots/{snapshot}",
-	}},
-	{"the filesystem calls are not supported by this server; read and write files by exec, with stdin for long ones", []string{
-		"GET /v1/sandboxes/{id}/fs", "PUT /v1/sandboxes/{id}/fs", "DELETE /v1/sandboxes/{id}/fs",
-		"GET /v1/sandboxes/{id}/fs/dir", "GET /v1/sandboxes/{id}/fs/stat",
+		"POST /v1/sandboxes/{id}/promote", "GET /v1/snapshots", "GET /v1/snapshots/{snapshot}", "DELETE /v1/snapshots/{snapshot}",
 	}},
 	{"code contexts are not supported by this server; run an interpreter by exec", []string{
 		"POST /v1/sandboxes/{id}/repl", "POST /v1/sandboxes/{id}/repl/sessions", "GET /v1/sandboxes/{id}/repl/sessions",
 		"POST /v1/sandboxes/{id}/repl/sessions/{session}/run", "DELETE /v1/sandboxes/{id}/repl/sessions/{session}",
 		"GET /v1/repl/languages",
 	}},
-	{"terminals are not supported by this server; use exec/stream with stdin_open", []string{
-		"GET /v1/sandboxes/{id}/exec/ws", "GET /v1/sandboxes/{id}/exec/pty", "GET /v1/sandboxes/{id}/ssh",
+	{"signed preview links are not supported by this server; a port is at /v1/sandboxes/{id}/proxy/{port}/ for who has a key", []string{
+		"POST /v1/sandboxes/{id}/preview-token", "POST /v1/sandboxes/{id}/preview", "* /v1/p/{token}/",
 	}},
-	{"sandbox logs are not supported by this server; each command's output is under /v1/execs/{exec}/output", []string{
-		"GET /v1/sandboxes/{id}/logs",
+	{"tools for models are not served over MCP by this server", []string{"* /mcp", "* /v1/mcp", "* /v1/sandboxes/{id}/mcp"}},
+	{"language servers are not supported by this server; run one in the sandbox and reach it through a port", []string{
+		"GET /v1/sandboxes/{id}/lsp/{language}", "GET /v1/lsp/languages",
 	}},
-	{"ports and previews are not supported by this server", []string{
-		"GET /v1/sandboxes/{id}/ports", "POST /v1/sandboxes/{id}/ports", "POST /v1/sandboxes/{id}/preview-token",
-	}},
-	{"templates are built on the server's own machine: hutch template build", []string{
-		"POST /v1/templates/build", "GET /v1/templates/builds", "GET /v1/templates/builds/{build}",
-		"GET /v1/templates/builds/{build}/logs", "DELETE /v1/templates/{name}",
-	}},
-	{"volumes are not supported by this server", []string{
-		"GET /v1/volumes", "POST /v1/volumes", "GET /v1/volumes/{volume}", "DELETE /v1/volumes/{volume}",
-	}},
-	{"databases, apps, functions and schedules are not part of Hutch", []string{
-		"GET /v1/databases", "POST /v1/databases", "GET /v1/apps", "POST /v1/apps",
-		"GET /v1/functions", "POST /v1/functions", "GET /v1/schedules", "POST /v1/schedules",
+	{"running sandboxes cannot be made into images by this server", []string{"POST /v1/sandboxes/{id}/bake-image"}},
+	{"volumes are not supported by this server", []string{"* /v1/volumes", "* /v1/volumes/"}},
+	{"databases, apps, functions, schedules and organisations are not part of Hutch", []string{
+		"* /v1/databases", "* /v1/databases/", "* /v1/apps", "* /v1/apps/", "* /v1/functions", "* /v1/functions/",
+		"* /v1/schedules", "* /v1/schedules/", "* /v1/orgs", "* /v1/orgs/", "* /v1/github/", "* /v1/webhooks/",
+		"* /v1/repos/", "* /v1/preview-repos", "* /v1/preview-repos/", "PUT /v1/me/current-org", "POST /v1/me/current-org",
+		"GET /v1/sandboxes/{id}/postgres-info", "GET /v1/sandboxes/{id}/pg-tunnel",
 	}},
 }
 
@@ -59,7 +51,7 @@ func unsupportedRoutes() []route {
 		refusal := hutch.Errorf(hutch.CodeUnsupported, "%s", u.sentence)
 		for _, p := range u.patterns {
 			m, path, _ := strings.Cut(p, " ")
-			out = append(out, route{method: m, pattern: path, scope: hutch.ScopeRead, handle: func(*API, http.ResponseWriter, *http.Request) error {
+			out = append(out, route{method: strings.TrimPrefix(m, "*"), pattern: path, scope: hutch.ScopeRead, handle: func(*API, http.ResponseWriter, *http.Request) error {
 				return refusal
 			}})
 		}

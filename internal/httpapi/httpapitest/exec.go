@@ -25,6 +25,7 @@ type Process struct {
 	Stderr  io.Writer
 	Stopped <-chan struct{} // closed when the command is to end
 	Signals <-chan string
+	Resized <-chan hutch.TerminalSize
 }
 
 // Program makes a program known: commands whose first word is name run it.
@@ -60,6 +61,7 @@ type command struct {
 	spec    hutch.ExecSpec
 	created time.Time
 	signals chan string
+	resized chan hutch.TerminalSize
 	stopped chan struct{}
 	done    chan struct{}
 
@@ -143,7 +145,7 @@ func (c *command) run(program Program, args []string) {
 	code := program(&Process{
 		Args: args, Env: c.spec.Env, Spec: c.spec, Stdin: stdin{c},
 		Stdout: &stream{c, hutch.Stdout}, Stderr: &stream{c, hutch.Stderr},
-		Stopped: c.stopped, Signals: c.signals,
+		Stopped: c.stopped, Signals: c.signals, Resized: c.resized,
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,8 +216,8 @@ func (f *Fake) StartExec(_ context.Context, p hutch.ProjectID, sid hutch.Sandbox
 	}
 	c := &command{
 		id: req.ID, sandbox: sid, project: p, spec: req.Spec, created: f.Now(),
-		signals: make(chan string, 16), stopped: make(chan struct{}), done: make(chan struct{}),
-		changed: make(chan struct{}), out: make(map[string][]byte), closed: !req.Spec.StdinOpen,
+		signals: make(chan string, 16), resized: make(chan hutch.TerminalSize, 16), stopped: make(chan struct{}), done: make(chan struct{}),
+		changed: make(chan struct{}), out: make(map[string][]byte), closed: !req.Spec.StdinOpen && req.Spec.Terminal == nil,
 	}
 	if req.Stdin != nil {
 		if c.stdin, err = io.ReadAll(req.Stdin); err != nil {
@@ -291,6 +293,13 @@ func (f *Fake) FollowExec(ctx context.Context, p hutch.ProjectID, _ hutch.Sandbo
 		return hutch.Exec{}, err
 	}
 	at := map[string]int64{hutch.Stdout: o.Stdout, hutch.Stderr: o.Stderr}
+	if o.Live {
+		c.mu.Lock()
+		for name := range at {
+			at[name] = max(0, int64(len(c.out[name]))-o.Last)
+		}
+		c.mu.Unlock()
+	}
 	for {
 		c.mu.Lock()
 		res, changed := c.result, c.changed
@@ -369,6 +378,9 @@ func (f *Fake) WriteStdin(_ context.Context, p hutch.ProjectID, _ hutch.SandboxI
 			c.mu.Unlock()
 			return c.given, hutch.Errorf(hutch.CodeInvalidState, "the stdin of command %s is closed", xid)
 		}
+		if chunk.Append {
+			offset = c.given
+		}
 		if offset > c.given {
 			c.mu.Unlock()
 			return c.given, hutch.FieldErrorf("offset", "only %d bytes have been written", c.given)
@@ -405,6 +417,19 @@ func (f *Fake) CancelExec(_ context.Context, p hutch.ProjectID, _ hutch.SandboxI
 	c.stop(hutch.ExecCancelled)
 	<-c.done
 	return c.record(), nil
+}
+
+// ResizeExec implements httpapi.ExecControl.
+func (f *Fake) ResizeExec(_ context.Context, p hutch.ProjectID, _ hutch.SandboxID, xid hutch.ExecID, size hutch.TerminalSize) error {
+	c, err := f.commandOf(p, xid)
+	if err != nil {
+		return err
+	}
+	if c.spec.Terminal == nil {
+		return hutch.Errorf(hutch.CodeInvalidState, "command %s has no terminal", xid)
+	}
+	c.resized <- size
+	return nil
 }
 
 // SignalExec implements httpapi.ExecControl.

@@ -47,6 +47,7 @@ type Fake struct {
 	// OnCall, when set, is called before each call of the service with the method's name; an
 	// error becomes the call's.
 	OnCall func(method string) error
+	Inside *Inside // what every sandbox has in it
 
 	mu        sync.Mutex
 	sandboxes map[hutch.SandboxID]*hutch.Sandbox
@@ -58,6 +59,13 @@ type Fake struct {
 	events    []hutch.Event
 	eventsCh  chan struct{} // closed and replaced when there are more
 	idem      idempotency
+	samples   []hutch.Sample
+	builds    []*build
+	audit     []hutch.AuditEntry
+
+	noTemplate bool // "base" has been deleted
+	// Requested are the builds that were asked for. Read it when no call is under way.
+	Requested []hutch.BuildRequest
 }
 
 // New returns a Fake with one template, "base", and a few programs.
@@ -69,6 +77,7 @@ func New() *Fake {
 		keys:      make(map[string]hutch.APIKey),
 		eventsCh:  make(chan struct{}),
 		Now:       time.Now,
+		Inside:    newInside(),
 	}
 	f.idem.calls = make(map[string]storedCall)
 	for key, k := range map[string]hutch.APIKey{
@@ -90,7 +99,8 @@ var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // Services is f as httpapi takes it.
 func (f *Fake) Services() httpapi.Services {
 	return httpapi.Services{
-		Sandboxes: f, Pausing: f, Execs: f, ExecControl: f, Templates: f, Keys: f,
+		Sandboxes: f, Pausing: f, Execs: f, ExecControl: f, Guests: f, Settings: f, Meter: f, Logs: f,
+		Templates: f, Builds: f, Audit: f, Keys: f,
 		Events: f, Health: f, Auth: f, Idempotency: &f.idem,
 	}
 }
@@ -103,7 +113,10 @@ func (f *Fake) Server(t testing.TB, cfg httpapi.Config) *httptest.Server {
 	}
 	h := httpapi.New(cfg, f.Services(), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	s := httptest.NewServer(h)
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		s.Close()
+		h.Close()
+	})
 	return s
 }
 
@@ -181,7 +194,7 @@ func (f *Fake) CreateSandbox(_ context.Context, req hutch.CreateSandbox) (hutch.
 		ID: req.ID, Project: req.Project, Template: req.Template, Hostname: host,
 		State: hutch.StateRunning, Epoch: 1, Resources: res, Env: req.Env, Metadata: req.Metadata,
 		TTL: ttl, IdleTimeout: req.IdleTimeout, CreatedAt: now, StartedAt: now, ActiveAt: now,
-		ExpiresAt: now.Add(ttl), BootMode: "cold", Boot: 30 * time.Millisecond,
+		Access: req.Access, ExpiresAt: now.Add(ttl), BootMode: "cold", Boot: 30 * time.Millisecond,
 	}
 	f.sandboxes[sb.ID] = sb
 	f.order = append(f.order, sb.ID)
@@ -321,6 +334,11 @@ func (f *Fake) End(p hutch.ProjectID, sid hutch.SandboxID, why hutch.SandboxEnd)
 
 // ListTemplates implements httpapi.Templates.
 func (f *Fake) ListTemplates(context.Context) ([]hutch.Template, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.noTemplate {
+		return nil, nil
+	}
 	return []hutch.Template{f.template()}, nil
 }
 

@@ -1,0 +1,4 @@
+package httpapi
+
+// DecodeBuild is decodeBuild, for fuzzing.
+var DecodeBuild = decodeBuild

@@ -1,0 +1,170 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/api"
+)
+
+// dialTimeout bounds the connecting to a port inside: a guest answers within milliseconds
+// or has no time.
+const dialTimeout = 10 * time.Second
+
+// headerProxySandbox names the sandbox to a server inside; the compatible API's name.
+const headerProxySandbox = "X-Fcs-Sandbox"
+
+// proxyRoutes take any method, and are a server's inside: no schema of ours says what
+// they answer.
+func proxyRoutes() []route {
+	return []route{
+		{pattern: proxyPattern, scope: hutch.ScopeRun, once: onceByItself, handle: (*API).proxy},
+	}
+}
+
+const proxyPattern = "/v1/sandboxes/{id}/proxy/{port}/{rest...}"
+
+// proxy passes a request on to a server inside, whatever it is, WebSockets too.
+func (a *API) proxy(w http.ResponseWriter, r *http.Request) error {
+	port, err := pathPort(r)
+	if err != nil {
+		return err
+	}
+	sb, err := a.alive(r)
+	if err != nil {
+		return err
+	}
+	g, done, err := a.guest(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	// Connect first: what fails here is answered in our words.
+	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
+	conn, err := g.DialPort(ctx, port)
+	cancel()
+	if err != nil {
+		return err
+	}
+	if r.Body != nil && r.ContentLength != 0 {
+		body, err := a.openUpload(w, r)
+		if err != nil {
+			_ = conn.Close()
+			return err
+		}
+		r.Body = struct {
+			*upload
+			bodyCloser
+		}{body, bodyCloser{r.Body.Close}}
+	}
+	dropCORS(w.Header()) // the server inside has its own
+	var broken error
+	p := &httputil.ReverseProxy{
+		Rewrite:       func(pr *httputil.ProxyRequest) { a.rewrite(pr, sb, port) },
+		Transport:     oneConnection(conn),
+		FlushInterval: -1,
+		ErrorLog:      slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, err error) { broken = err },
+	}
+	p.ServeHTTP(w, r)
+	if broken == nil {
+		return nil
+	}
+	cors(w.Header())
+	if r.Context().Err() != nil {
+		return clientGone(broken)
+	}
+	return hutch.Wrap(hutch.CodePortClosed, broken, "the server at port %d in the sandbox closed the connection without an answer, or sent none that is HTTP", port)
+}
+
+type bodyCloser struct{ close func() error }
+
+func (c bodyCloser) Close() error { return c.close() }
+
+// rewrite makes the request that the server inside sees: without the key, and with what
+// it was before.
+func (a *API) rewrite(pr *httputil.ProxyRequest, sb hutch.Sandbox, port int) {
+	prefix := fmt.Sprintf("%s/sandboxes/%s/proxy/%d", api.Version, sb.ID, port)
+	out := pr.Out
+	out.URL.Scheme, out.URL.Host = "http", "sandbox"
+	out.URL.Path = "/" + pr.In.PathValue("rest")
+	out.URL.RawPath = ""
+	if raw, ok := strings.CutPrefix(pr.In.URL.EscapedPath(), prefix); ok && strings.HasPrefix(raw, "/") {
+		if path, err := url.PathUnescape(raw); err == nil {
+			out.URL.Path, out.URL.RawPath = path, raw
+		}
+	}
+	out.URL.RawQuery = dropToken(pr.In.URL.RawQuery)
+	for _, h := range []string{"Authorization", api.HeaderAPIKey} {
+		out.Header.Del(h)
+	}
+	out.Host = pr.In.Host
+	if sb.Access.MaskHost != "" {
+		out.Host = strings.ReplaceAll(sb.Access.MaskHost, "${PORT}", strconv.Itoa(port))
+	}
+	pr.SetXForwarded()
+	out.Header.Set("X-Forwarded-Prefix", prefix)
+	out.Header.Set(headerProxySandbox, string(sb.ID))
+}
+
+// dropToken takes the key out of a query and leaves the rest as it was written.
+func dropToken(raw string) string {
+	var keep []string
+	for pair := range strings.SplitSeq(raw, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err == nil && plain == tokenParam {
+			continue
+		}
+		keep = append(keep, pair)
+	}
+	return strings.Join(keep, "&")
+}
+
+// oneConnection is a transport that uses conn, for one request.
+func oneConnection(conn hutch.PortConn) *http.Transport {
+	return &http.Transport{
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			c := conn
+			if conn = nil; c == nil {
+				return nil, errors.New("the connection was used")
+			}
+			return portConn{c}, nil
+		},
+	}
+}
+
+// portConn is a connection to a port inside as package net has connections. Deadlines
+// are not its own: whoever waits has a context.
+type portConn struct{ hutch.PortConn }
+
+type portAddr struct{}
+
+func (portAddr) Network() string { return "sandbox" }
+func (portAddr) String() string  { return "sandbox" }
+
+// LocalAddr implements net.Conn.
+func (portConn) LocalAddr() net.Addr { return portAddr{} }
+
+// RemoteAddr implements net.Conn.
+func (portConn) RemoteAddr() net.Addr { return portAddr{} }
+
+// SetDeadline implements net.Conn.
+func (portConn) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline implements net.Conn.
+func (portConn) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline implements net.Conn.
+func (portConn) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,115 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"hutch.dev/hutch"
+)
+
+// maxFrame bounds one message from a client of a WebSocket.
+const maxFrame = 4 << 20
+
+// socket is a WebSocket whose client is asked now and then whether it is there. Its
+// methods may be called concurrently, but for read.
+type socket struct {
+	conn    *websocket.Conn
+	timeout time.Duration // of one write
+	wg      sync.WaitGroup
+	stop    context.CancelFunc
+}
+
+// checkUpgrade refuses what asks for no WebSocket, before anything is begun for it.
+func checkUpgrade(r *http.Request) error {
+	has := func(name, token string) bool {
+		for _, v := range r.Header.Values(name) {
+			for part := range strings.SplitSeq(v, ",") {
+				if strings.EqualFold(strings.TrimSpace(part), token) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	ok := r.Method == http.MethodGet && r.ProtoMajor == 1 && has("Connection", "upgrade") && has("Upgrade", "websocket") &&
+		r.Header.Get("Sec-WebSocket-Version") == "13" && r.Header.Get("Sec-WebSocket-Key") != ""
+	if !ok {
+		return hutch.Errorf(hutch.CodeBadRequest, "this endpoint is a WebSocket: connect with a WebSocket client, with ws:// or wss:// in place of http:// or https://")
+	}
+	return nil
+}
+
+// openSocket carries out the upgrade. close must be called.
+func (a *API) openSocket(w http.ResponseWriter, r *http.Request) (*socket, error) {
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+		InsecureSkipVerify: true, // any origin: keys are sent by hand, never by a browser on its own
+		CompressionMode:    websocket.CompressionDisabled,
+	})
+	if err != nil {
+		return nil, clientGone(err) // it has been answered
+	}
+	conn.SetReadLimit(maxFrame)
+	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
+	s := &socket{conn: conn, timeout: a.cfg.WriteTimeout, stop: stop}
+	s.wg.Go(func() { s.ping(ctx, a.cfg.PingInterval) })
+	return s, nil
+}
+
+// ping makes sure that the client is there, and keeps balancers from thinking that
+// nobody is: every interval, and a client that does not answer by the next one but one is gone.
+func (s *socket) ping(ctx context.Context, every time.Duration) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*every)
+		err := s.conn.Ping(ctx)
+		cancel()
+		if err != nil {
+			_ = s.conn.CloseNow() // ends read
+			return
+		}
+	}
+}
+
+func (s *socket) write(typ websocket.MessageType, p []byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	return clientGone(s.conn.Write(ctx, typ, p))
+}
+
+func (s *socket) writeText(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // only types of package api come here, and those encode
+	}
+	return s.write(websocket.MessageText, b)
+}
+
+// closeNormally carries out the closing handshake; reason is at most 123 bytes.
+func (s *socket) closeNormally() { _ = s.conn.Close(websocket.StatusNormalClosure, "") }
+
+// refuse ends the conversation because of what the client sent.
+func (s *socket) refuse(sentence string) { _ = s.conn.Close(websocket.StatusPolicyViolation, sentence) }
+
+// close lets go of everything. No goroutine of s is left then.
+func (s *socket) close() {
+	s.stop()
+	_ = s.conn.CloseNow()
+	s.wg.Wait()
+}
+
+// endWith closes the socket when the server stops.
+func (s *socket) endWith(ctx context.Context) (release func() bool) {
+	return context.AfterFunc(ctx, func() { _ = s.conn.Close(websocket.StatusGoingAway, "the server is stopping: come back in a moment") })
+}
