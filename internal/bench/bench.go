@@ -19,7 +19,7 @@
 // again from the runs, and [Report.Check] does. Times are whole microseconds; percentiles
 // are nearest-rank, so each is a time that was measured.
 //
-// Start with [Create] and [Exec], then [measure] in rounds.go and stats.go.
+// Start with [Create], [Exec], [Files] and [Terminals], then [measure] in rounds.go and stats.go.
 package bench
 
 import (
@@ -43,6 +43,9 @@ const (
 	MetricRoundTrip   = "round_trip"   // asking for a command that does nothing, to its result
 	MetricFirstByte   = "first_byte"   // asking for a command, to its first byte
 	MetricTransfer    = "transfer"     // asking for much output, to its end
+	MetricUpload      = "upload"       // asking for a file to be written, to the answer that it is in its place
+	MetricDownload    = "download"     // asking for a file, to its last byte
+	MetricEcho        = "echo"         // pressing a key in a terminal, to its echo
 
 	stagePrefix = "stage."
 )
@@ -53,17 +56,20 @@ const Limit = 1.5
 
 // Settings say how a benchmark is run.
 type Settings struct {
-	N        int           `json:"n"`                 // counted runs of each subject
-	Warmup   int           `json:"warmup"`            // runs of each before them
-	Parallel int           `json:"parallel"`          // runs of a subject at once
-	Limit    time.Duration `json:"limit_ns"`          // of the whole benchmark; it ends early then
-	Baseline bool          `json:"baseline"`          // the floor is measured too
-	Bytes    int64         `json:"bytes,omitempty"`   // of a transfer
-	Transfer int           `json:"n_transfer"`        // counted transfers of each subject
-	Template string        `json:"template"`          // that sandboxes are made from
-	Tier     string        `json:"disk_tier"`         // as asked for; empty = the template's
-	MemoryMB int           `json:"memory_mb"`         // as asked for; 0 = the template's
-	Sandbox  *Sandbox      `json:"sandbox,omitempty"` // what every sandbox of the benchmark was, the floor's too
+	N        int           `json:"n"`               // counted runs of each subject
+	Warmup   int           `json:"warmup"`          // runs of each before them
+	Parallel int           `json:"parallel"`        // runs of a subject at once
+	Limit    time.Duration `json:"limit_ns"`        // of the whole benchmark; it ends early then
+	Baseline bool          `json:"baseline"`        // the floor is measured too
+	Bytes    int64         `json:"bytes,omitempty"` // of a transfer, or of a file
+	Transfer int           `json:"n_transfer"`      // counted transfers of each subject
+	// Terminals are open at once in the benchmark of terminals, where N is how many keys
+	// are pressed in each.
+	Terminals int      `json:"terminals,omitempty"`
+	Template  string   `json:"template"`          // that sandboxes are made from
+	Tier      string   `json:"disk_tier"`         // as asked for; empty = the template's
+	MemoryMB  int      `json:"memory_mb"`         // as asked for; 0 = the template's
+	Sandbox   *Sandbox `json:"sandbox,omitempty"` // what every sandbox of the benchmark was, the floor's too
 }
 
 // Sandbox is what the measured sandboxes are.

@@ -48,6 +48,9 @@ var titles = map[string]string{
 	MetricRoundTrip:   "`/bin/true`, to its result",
 	MetricFirstByte:   "`/bin/echo`, to first output",
 	MetricTransfer:    "transfer of %s, streamed",
+	MetricUpload:      "upload of %s",
+	MetricDownload:    "download of %s",
+	MetricEcho:        "keystroke, to its echo",
 }
 
 func (r *Report) title(metric string) string {
@@ -55,6 +58,8 @@ func (r *Report) title(metric string) string {
 	switch {
 	case metric == MetricTransfer:
 		return fmt.Sprintf(t, fmt.Sprintf("%d MB", r.Settings.Bytes/1_000_000))
+	case isFile(metric):
+		return fmt.Sprintf(t, size(r.Settings.Bytes))
 	case t == "":
 		return metric
 	}
@@ -74,7 +79,7 @@ func (r *Report) Markdown(w io.Writer) error {
 
 func (r *Report) render(w io.Writer, show func(*table, *strings.Builder)) error {
 	var b strings.Builder
-	for _, part := range []*table{r.results(), r.ratios(), r.stages()} {
+	for _, part := range []*table{r.rates(), r.results(), r.ratios(), r.stages()} {
 		if len(part.rows) > 0 {
 			show(part, &b)
 		}
@@ -96,6 +101,28 @@ func (r *Report) results() *table {
 	}
 	return t
 }
+
+// rates are the results of files, the other way round. p95 is what 95 of 100 transfers are no
+// slower than.
+func (r *Report) rates() *table {
+	t := &table{head: []string{"MB/s", "subject", "n", "p50", "p95", "p99", "slowest", "fastest"}}
+	for _, row := range r.Summary.Rows {
+		if isFile(row.Metric) {
+			d := row.US
+			t.add(r.title(row.Metric), row.Subject, fmt.Sprint(d.N), r.rate(d.P50), r.rate(d.P95), r.rate(d.P99), r.rate(d.Max), r.rate(d.Min))
+		}
+	}
+	return t
+}
+
+// rate is how fast a file went, in megabytes (10⁶ bytes) a second.
+func (r *Report) rate(us int64) string {
+	return fmt.Sprintf("%.0f", float64(r.Settings.Bytes)/float64(max(us, 1)))
+}
+
+func isFile(metric string) bool { return metric == MetricUpload || metric == MetricDownload }
+
+func size(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
 
 func (r *Report) stages() *table {
 	t := &table{head: []string{"stage, ms", "subject", "n", "p50", "p95", "p99", "min", "max"}}
@@ -123,7 +150,11 @@ func (r *Report) ratios() *table {
 // remarks are what must be read with the tables.
 func (r *Report) remarks() []string {
 	var out []string
-	if v := r.Verdict; v != nil {
+	verdicts := r.Verdicts
+	if r.Verdict != nil {
+		verdicts = append(verdicts, *r.Verdict)
+	}
+	for _, v := range verdicts {
 		word := map[bool]string{true: "within", false: "OVER"}
 		out = append(out, fmt.Sprintf("Limit for %s: %.1f × the floor. p50: %s, p95: %s, median of pairs: %s.",
 			r.title(v.Metric), v.Limit, word[v.P50], word[v.P95], word[v.PairMedian]))
@@ -132,6 +163,9 @@ func (r *Report) remarks() []string {
 		if row.Metric == MetricTransfer && row.US.P50 > 0 {
 			out = append(out, fmt.Sprintf("Transfer, %s: %.0f MB/s at the median.", row.Subject, float64(r.Settings.Bytes)/float64(row.US.P50)))
 		}
+	}
+	for _, p := range r.Peaks {
+		out = append(out, fmt.Sprintf("Most memory that the server's process had in use at once, with files of %s: %.1f MiB.", size(p.Bytes), float64(p.KB)/1024))
 	}
 	if r.Stopped != "" {
 		out = append(out, "It ended early: "+r.Stopped+".")
@@ -192,7 +226,13 @@ func (r *Report) conditions() *table {
 
 func (s Settings) describe(kind string) string {
 	text := fmt.Sprintf("%d of each subject, after %d that are not counted", s.N, s.Warmup)
-	if s.Parallel > 1 {
+	switch kind {
+	case "files":
+		text = fmt.Sprintf("%d uploads and downloads of each subject, of %d bytes each, after %d that are not counted", s.N, s.Bytes, s.Warmup)
+	case "terminals":
+		text = fmt.Sprintf("%d terminals of each subject, all typed into at once, each every %s or so; %d keys in each, after %d that are not counted", s.Terminals, keyEvery, s.N, s.Warmup)
+	}
+	if s.Parallel > 1 && kind == "create" {
 		text += fmt.Sprintf(", %d at once", s.Parallel)
 	}
 	if kind == "exec" {

@@ -14,16 +14,18 @@ const formatVersion = 1
 // Report is what a benchmark came to, with everything it takes to check it.
 type Report struct {
 	Format     int        `json:"format"`
-	Kind       string     `json:"kind"` // "create" or "exec"
+	Kind       string     `json:"kind"` // "create", "exec", "files" or "terminals"
 	Conditions Conditions `json:"conditions"`
 	Settings   Settings   `json:"settings"`
 	Stopped    string     `json:"stopped,omitempty"` // why it ended early
 	Summary    Summary    `json:"summary"`
-	Verdict    *Verdict   `json:"verdict,omitempty"` // only of a create with a floor
+	Verdict    *Verdict   `json:"verdict,omitempty"`  // only of a create with a floor
+	Verdicts   []Verdict  `json:"verdicts,omitempty"` // only of files with a floor: up and down
+	Peaks      []Peak     `json:"peaks,omitempty"`    // only of files: the server's memory, small files first
 	Runs       []Run      `json:"runs"`
 }
 
-// Verdict says whether the platform costs no more than [Limit].
+// Verdict says whether the platform costs no more than [Limit], or [FileLimit].
 type Verdict struct {
 	Metric     string  `json:"metric"`
 	Limit      float64 `json:"limit"`
@@ -43,16 +45,21 @@ func (r *Report) finish(runs []Run, err error) (*Report, error) {
 	if err != nil {
 		r.Stopped = err.Error()
 	}
-	r.Summary, r.Verdict = summarise(runs), nil
+	r.Summary, r.Verdict, r.Verdicts = summarise(runs), nil, nil
 	for _, x := range r.Summary.Ratios {
-		if r.Kind == "create" && x.Metric == MetricFirstOutput {
-			r.Verdict = &Verdict{
-				Metric: x.Metric, Limit: Limit,
-				P50: x.P50 <= Limit, P95: x.P95 <= Limit, PairMedian: x.PairMedian <= Limit,
-			}
+		switch {
+		case r.Kind == "create" && x.Metric == MetricFirstOutput:
+			v := x.within(Limit)
+			r.Verdict = &v
+		case r.Kind == "files" && (x.Metric == MetricUpload || x.Metric == MetricDownload):
+			r.Verdicts = append(r.Verdicts, x.within(FileLimit))
 		}
 	}
 	return r, err
+}
+
+func (x Ratio) within(limit float64) Verdict {
+	return Verdict{Metric: x.Metric, Limit: limit, P50: x.P50 <= limit, P95: x.P95 <= limit, PairMedian: x.PairMedian <= limit}
 }
 
 // Check says whether the summary is what the runs come to.
@@ -61,7 +68,7 @@ func (r *Report) Check() error {
 	if _, err := again.finish(r.Runs, nil); err != nil {
 		return err
 	}
-	if !reflect.DeepEqual(again.Summary, r.Summary) || !reflect.DeepEqual(again.Verdict, r.Verdict) {
+	if !reflect.DeepEqual(again.Summary, r.Summary) || !reflect.DeepEqual(again.Verdict, r.Verdict) || !reflect.DeepEqual(again.Verdicts, r.Verdicts) {
 		return errors.New("the summary is not what the runs come to: the file was changed, or another version wrote it; measure again")
 	}
 	return nil

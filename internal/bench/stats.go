@@ -65,6 +65,7 @@ type Summary struct {
 var order = []string{
 	MetricFirstOutput, MetricCreate, MetricFirstExec, MetricKill,
 	MetricRoundTrip, MetricFirstByte, MetricTransfer,
+	MetricUpload, MetricDownload, MetricEcho,
 }
 
 func compareMetrics(a, b string) int {
