@@ -15,7 +15,7 @@ TOOLS          := bin/tools
 export HUTCH_CACHE_DIR ?= /var/cache/hutch
 export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
 
-.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base clean
+.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base templates clean
 
 build: setup guest ## bin/hutch: the whole platform in one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/hutch ./cmd/hutch
@@ -32,11 +32,14 @@ setup: ## what building and testing need from the distribution
 base: build ## the template every sandbox starts from, into the shared cache
 	bin/hutch template build base --cache-dir $(HUTCH_CACHE_DIR)
 
+templates: base ## every template that comes with hutch, into the shared cache
+	bin/hutch template build code-interpreter --cache-dir $(HUTCH_CACHE_DIR)
+
 demo: build ## an agent's session, from an empty machine to the teardown
 	tools/setup demo
 	demo/run
 
-test: build base ## every test there is, under the race detector
+test: build templates ## every test there is, under the race detector
 	go test -race -timeout 25m ./...
 
 check: setup $(TOOLS)/gofumpt $(TOOLS)/golangci-lint ## what a reviewer's machine can see
@@ -58,7 +61,9 @@ bench: build base ## measure against the floor; raw results to docs/bench/, tabl
 	mkdir -p docs/bench
 	bin/hutch bench create --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/create.json
 	bin/hutch bench exec --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
-	bin/hutch bench report --into docs/benchmarks.md docs/bench/create.json docs/bench/exec.json
+	bin/hutch bench files --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
+	bin/hutch bench terminals --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
+	bin/hutch bench report --into docs/benchmarks.md docs/bench/create.json docs/bench/exec.json docs/bench/files.json docs/bench/terminals.json
 
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
 	tools/fuzz $${FUZZTIME:-30s}

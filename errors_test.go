@@ -18,7 +18,8 @@ var sentinels = map[Code]*Error{
 	CodeInvalidState: ErrInvalidState, CodeStale: ErrStale, CodeIdempotencyMismatch: ErrIdempotencyMismatch,
 	CodeTooLarge: ErrTooLarge, CodeRateLimited: ErrRateLimited, CodeUnavailable: ErrUnavailable,
 	CodeNoCapacity: ErrNoCapacity, CodeGuestUnresponsive: ErrGuestUnresponsive, CodeDiskFull: ErrDiskFull,
-	CodeUnsupported: ErrUnsupported, CodeCancelled: ErrCancelled, CodeInternal: ErrInternal,
+	CodeUnsupported: ErrUnsupported, CodeShellBusy: ErrShellBusy, CodePortClosed: ErrPortClosed,
+	CodeCancelled: ErrCancelled, CodeInternal: ErrInternal,
 }
 
 // Each Code constant in the source has a sentinel of that code, and no two are alike.

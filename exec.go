@@ -72,7 +72,7 @@ type ExecSpec struct {
 type KilledProcess struct {
 	PID     int    `json:"pid"`
 	Command string `json:"command"`          // comm, at most 64 bytes
-	Signal  string `json:"signal,omitempty"` // "TERM" or "KILL": what ended it
+	Signal  string `json:"signal,omitempty"` // "HUP", "TERM" or "KILL": what ended it
 }
 
 // Output is what is kept of one stream of a command: all of it while it fits the

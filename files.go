@@ -33,8 +33,11 @@ const MetadataPrefix = "user.e2b."
 
 // FileInfo is what lstat(2) says of a path, and what a link leads to.
 type FileInfo struct {
-	Name       string            `json:"name"` // last element of Path
-	Path       string            `json:"path"` // absolute, as it was asked for; links in it are not resolved
+	Name string `json:"name"` // last element of Path
+	// Path is absolute, as it was asked for; links in it are not resolved. In one that is
+	// not UTF-8 each byte out of place is shown as U+FFFD, and RawPath is the path.
+	Path       string            `json:"path"`
+	RawPath    []byte            `json:"raw_path,omitempty"` // nil if Path is exact
 	Type       FileType          `json:"type"`
 	Size       int64             `json:"size"` // bytes
 	Mode       uint32            `json:"mode"` // permission, setuid, setgid and sticky bits: 07777
@@ -158,11 +161,12 @@ type SearchFiles struct {
 
 // FileMatch is one find of a search.
 type FileMatch struct {
-	Path   string   `json:"path"`
-	Type   FileType `json:"type"`
-	Line   int      `json:"line,omitempty"` // from 1; 0 when names were looked for
-	Column int      `json:"column,omitempty"`
-	Text   string   `json:"text,omitempty"` // the line, cut at MaxMatchBytes
+	Path    string   `json:"path"`
+	RawPath []byte   `json:"raw_path,omitempty"` // as in FileInfo
+	Type    FileType `json:"type"`
+	Line    int      `json:"line,omitempty"`   // from 1; 0 when names were looked for
+	Column  int      `json:"column,omitempty"` // bytes, from 1: where the match begins
+	Text    string   `json:"text,omitempty"`   // the line, cut at MaxMatchBytes; bytes that are not UTF-8 are U+FFFD
 }
 
 // SearchResult ends a search.
@@ -216,7 +220,8 @@ type WatchFiles struct {
 
 // FileEvent is one thing that happened.
 type FileEvent struct {
-	Op    FileOp    `json:"op"`
-	Name  string    `json:"name"` // relative to the directory watched
-	Entry *FileInfo `json:"entry,omitempty"`
+	Op      FileOp    `json:"op"`
+	Name    string    `json:"name"`               // relative to the directory watched
+	RawName []byte    `json:"raw_name,omitempty"` // as RawPath in FileInfo
+	Entry   *FileInfo `json:"entry,omitempty"`
 }

@@ -32,7 +32,7 @@ import (
 
 func newBench() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure what a caller waits for, and the floor beneath it"}
-	c.AddCommand(newBenchCreate(), newBenchExec(), newBenchReport())
+	c.AddCommand(newBenchCreate(), newBenchExec(), newBenchFiles(), newBenchTerminals(), newBenchReport())
 	return c
 }
 
@@ -44,10 +44,11 @@ type benchConfig struct {
 	out         string
 	asJSON      bool
 	noKeepAlive bool
+	api         string // how the API is called, where it is not as usual
 }
 
 // measurement is one of the benchmarks of package bench.
-type measurement func(context.Context, bench.Settings, *apiclient.Client, *bench.Floor, func(done int)) (*bench.Report, error)
+type measurement func(context.Context, bench.Settings, bench.Server, *bench.Floor, func(done int)) (*bench.Report, error)
 
 func newBenchCreate() *cobra.Command {
 	var cfg benchConfig
@@ -60,7 +61,7 @@ func newBenchCreate() *cobra.Command {
 			"its own, below the directory for temporary files, and leaves nothing of it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cfg.run(cmd, bench.Create, "from asking for the sandbox to the first byte of `/bin/echo hi` at the caller; the machine starts cold")
+			return cfg.run(cmd, onAPI(bench.Create), "from asking for the sandbox to the first byte of `/bin/echo hi` at the caller; the machine starts cold")
 		},
 	}
 	cfg.flags(c, 200, 20*time.Minute)
@@ -79,7 +80,7 @@ func newBenchExec() *cobra.Command {
 			"sandbox is asked for the same by hand, in turn.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cfg.run(cmd, bench.Exec, "from asking for the command to its result, its first byte, or the last of all bytes, at the caller")
+			return cfg.run(cmd, onAPI(bench.Exec), "from asking for the command to its result, its first byte, or the last of all bytes, at the caller")
 		},
 	}
 	cfg.flags(c, 500, 20*time.Minute)
@@ -88,7 +89,14 @@ func newBenchExec() *cobra.Command {
 	return c
 }
 
-// flags that both benchmarks have.
+// onAPI is a measurement that needs no more of the server than its API.
+func onAPI(m func(context.Context, bench.Settings, *apiclient.Client, *bench.Floor, func(done int)) (*bench.Report, error)) measurement {
+	return func(ctx context.Context, s bench.Settings, srv bench.Server, floor *bench.Floor, progress func(done int)) (*bench.Report, error) {
+		return m(ctx, s, srv.API, floor, progress)
+	}
+}
+
+// flags that all benchmarks have.
 func (cfg *benchConfig) flags(c *cobra.Command, n int, limit time.Duration) {
 	f, s := c.Flags(), &cfg.settings
 	f.IntVarP(&s.N, "runs", "n", n, "counted runs of each subject")
@@ -130,18 +138,17 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 	cond.Host(time.Now())
 	cfg.describe(&cond, clock)
 
-	guestDir, url, key := dir, cfg.url, os.Getenv(cli.EnvKey)
-	if url == "" {
+	guestDir, srv := dir, bench.Server{URL: cfg.url, Key: os.Getenv(cli.EnvKey), HTTP: cfg.httpClient()}
+	if srv.URL == "" {
 		s, err := startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.close(ctx)) }()
-		guestDir, url, key = filepath.Join(s.dir, "guest"), s.url, s.key
+		guestDir, srv.URL, srv.Key, srv.PID = filepath.Join(s.dir, "guest"), s.url, s.key, s.cmd.Process.Pid
 		cond.RecordsFS = bench.FileSystem(s.dir)
 	}
-	c, err := apiclient.New(url, cfg.clientOptions(key)...)
-	if err != nil {
+	if srv.API, err = apiclient.New(srv.URL, cfg.clientOptions(srv.Key)...); err != nil {
 		return err
 	}
 	var floor *bench.Floor
@@ -154,7 +161,7 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 		floor = f
 	}
 	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.settings.N)
-	rep, err := measure(ctx, cfg.settings, c, floor, progress)
+	rep, err := measure(ctx, cfg.settings, srv, floor, progress)
 	hide()
 	if rep == nil {
 		return err
@@ -189,9 +196,14 @@ func (cfg *benchConfig) describe(c *bench.Conditions, clock string) {
 	if cfg.url != "" {
 		c.Server, c.Records, c.RecordsFS = cfg.url, "included, as that server keeps them", ""
 	}
-	c.API = "HTTP through the Go client, with an Idempotency-Key on every change; connections are kept alive"
+	c.API = "HTTP through the Go client, with an Idempotency-Key on every change"
+	if cfg.api != "" {
+		c.API = cfg.api
+	}
 	if cfg.noKeepAlive {
-		c.API = "HTTP through the Go client, with an Idempotency-Key on every change; a new connection for every call"
+		c.API += "; a new connection for every call"
+	} else {
+		c.API += "; connections are kept alive"
 	}
 }
 
@@ -210,10 +222,22 @@ func (cfg *benchConfig) clientOptions(key string) []apiclient.Option {
 	// No retries: a call that had to be made again is a failed run, not a slow one.
 	opts := []apiclient.Option{apiclient.WithKey(key), apiclient.WithRetries(0), apiclient.WithUserAgent("hutch-bench/" + buildVersion)}
 	if cfg.noKeepAlive {
-		opts = append(opts, apiclient.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}))
+		opts = append(opts, apiclient.WithHTTPClient(cfg.httpClient()))
 	}
 	return opts
 }
+
+// httpClient is for calls that the Go client does not make. It has no time limit: runs have.
+func (cfg *benchConfig) httpClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: cfg.noKeepAlive, DisableCompression: true, MaxIdleConnsPerHost: maxTerminals,
+		ReadBufferSize: socketBuffer, WriteBufferSize: socketBuffer,
+	}}
+}
+
+// socketBuffer is what a caller who moves files gives to a connection: with the default, 4 KiB,
+// half of the time goes into system calls.
+const socketBuffer = 256 << 10
 
 // print writes the results: for people or as JSON to w, and to the file if one is named.
 func (cfg *benchConfig) print(w io.Writer, rep *bench.Report) error {

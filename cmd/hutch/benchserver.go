@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -186,17 +184,6 @@ func sweepRuntime(ctx context.Context, rt *gvisor.Runtime) error {
 		err = errors.Join(err, rt.Sweep(ctx, id))
 	}
 	return errors.Join(err, rt.Close())
-}
-
-// cgroupParent names the control groups of a data directory's sandboxes. It is the same
-// after a restart, and another for another directory: a server takes what is in its groups
-// and not in its records for remains, and removes it.
-func cgroupParent(dataDir string) string {
-	if abs, err := filepath.Abs(dataDir); err == nil {
-		dataDir = abs
-	}
-	sum := sha256.Sum256([]byte(dataDir))
-	return "hutch-" + hex.EncodeToString(sum[:6])
 }
 
 // poll asks until the answer is yes, an error, or ctx ends.

@@ -46,7 +46,7 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newBench())
 	env := cli.OSEnv(buildInfo())
-	env.TemplateCommands = []*cobra.Command{newTemplateBuild()}
+	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)
 	cli.Strict(root)
 	return root

@@ -11,6 +11,7 @@ import (
 	"hutch.dev/hutch/internal/egress"
 	"hutch.dev/hutch/internal/keeper"
 	"hutch.dev/hutch/internal/node"
+	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/runtime"
 )
 
@@ -18,11 +19,11 @@ import (
 type keeperPort struct{ *companion[*keeper.Client] }
 
 func (k keeperPort) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error {
-	return k.get().Put(ctx, id, e, h, deadline)
+	return k.call(ctx, func(c *keeper.Client) error { return c.Put(ctx, id, e, h, deadline) })
 }
 
 func (k keeperPort) SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error {
-	return k.get().SetDeadline(ctx, id, e, deadline)
+	return k.call(ctx, func(c *keeper.Client) error { return c.SetDeadline(ctx, id, e, deadline) })
 }
 
 func (k keeperPort) Get(ctx context.Context, id hutch.SandboxID) (node.Kept, error) {
@@ -34,18 +35,18 @@ func (k keeperPort) Get(ctx context.Context, id hutch.SandboxID) (node.Kept, err
 }
 
 func (k keeperPort) Delete(ctx context.Context, id hutch.SandboxID) error {
-	return k.get().Delete(ctx, id)
+	return k.call(ctx, func(c *keeper.Client) error { return c.Delete(ctx, id) })
 }
 
 // egressPort is the gateway as the node wants it.
 type egressPort struct{ *companion[*egress.Client] }
 
 func (p egressPort) Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, kind runtime.LinkKind, f *os.File) error {
-	return p.get().Attach(ctx, id, e, kind, f)
+	return p.call(ctx, func(c *egress.Client) error { return c.Attach(ctx, id, e, kind, f) })
 }
 
 func (p egressPort) Detach(ctx context.Context, id hutch.SandboxID) error {
-	return p.get().Detach(ctx, id)
+	return p.call(ctx, func(c *egress.Client) error { return c.Detach(ctx, id) })
 }
 
 // keysPort is the keys as the API wants them.
@@ -72,4 +73,25 @@ func (k keysPort) RevokeKey(ctx context.Context, p hutch.ProjectID, prefix strin
 		}
 	}
 	return hutch.Errorf(hutch.CodeNotFound, "there is no valid key %q", prefix)
+}
+
+// imagesPort is the root images as the control plane wants them, where no other data
+// directory may share them.
+type imagesPort struct{ *rootfs.Store }
+
+// newImage is how long an image is new: a template is recorded a moment after its image was
+// made, by this process or by `hutch template build`.
+const newImage = time.Hour
+
+func (p imagesPort) Collect(ctx context.Context, keep func(digest string) bool) (int, error) {
+	all, err := p.List()
+	if err != nil {
+		return 0, err
+	}
+	old := map[string]bool{}
+	for _, img := range all {
+		old[img.Digest] = time.Since(img.InstalledAt) > newImage
+	}
+	removed, err := p.GC(ctx, func(digest string) bool { return !old[digest] || keep(digest) })
+	return len(removed), err
 }

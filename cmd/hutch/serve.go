@@ -2,7 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,17 +11,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/auth"
 	"hutch.dev/hutch/internal/control"
 	"hutch.dev/hutch/internal/egress"
@@ -32,6 +30,7 @@ import (
 	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/runtime/gvisor"
 	"hutch.dev/hutch/internal/store/sqlite"
+	"hutch.dev/hutch/internal/template"
 	"hutch.dev/hutch/internal/x/atomicfile"
 )
 
@@ -43,9 +42,14 @@ const drainTimeout = 30 * time.Second
 type serveConfig struct {
 	dataDir  string
 	listen   string
+	domain   string // names of sandboxes are below it; empty = localhost with the port
 	cacheDir string // of root images; empty = below dataDir
 	jsonLog  bool
-	control  control.Config
+	// maxUpload is the largest file or archive that one call may send, in bytes; 0 = any.
+	maxUpload int64
+	control   control.Config
+	recipes   string // directory of further recipes
+	builds    template.ServiceConfig
 }
 
 func newServe() *cobra.Command {
@@ -69,12 +73,19 @@ func newServe() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&cfg.dataDir, "data-dir", defaultDataDir(), "where records, images and sandboxes are kept")
 	f.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "address to serve on; port 0 takes a free one")
+	f.StringVar(&cfg.domain, "domain", "", "public domain, with its port, below which sandboxes' ports have names (default: localhost and the port served on)")
 	f.StringVar(&cfg.cacheDir, "cache-dir", os.Getenv("HUTCH_CACHE_DIR"), "where root images are kept (default: in the data directory)")
 	f.BoolVar(&cfg.jsonLog, "log-json", false, "log JSON objects instead of text")
 	f.DurationVar(&cfg.control.DefaultTTL, "default-ttl", time.Hour, "time to live of a sandbox that asks for none")
 	f.DurationVar(&cfg.control.MaxTTL, "max-ttl", 24*time.Hour, "longest time to live")
 	f.DurationVar(&cfg.control.Retention, "retention", 24*time.Hour, "how long ended sandboxes and their commands are remembered")
+	f.DurationVar(&cfg.control.AuditFor, "audit-retention", 30*24*time.Hour, "how long audited calls are remembered")
 	f.IntVar(&cfg.control.MaxSandboxes, "max-sandboxes", 1000, "most sandboxes alive at once")
+	f.Int64Var(&cfg.maxUpload, "max-upload", 0, "largest file or archive that one call may send, in bytes; 0 is any")
+	f.StringVar(&cfg.recipes, "recipes", "", "directory of further recipes that templates can be built from, NAME.yaml each")
+	f.StringVar(&cfg.builds.CAFile, "registry-ca", "", "file of certificates to trust at registries of images besides the machine's")
+	f.BoolVar(&cfg.builds.Insecure, "registry-insecure", false, "accept registries without TLS, or with any certificate")
+	f.BoolVar(&cfg.builds.MachineLogin, "registry-login", false, "let builds use what docker login left on this machine")
 	return c
 }
 
@@ -94,6 +105,7 @@ type server struct {
 	lock    *os.File
 	store   *sqlite.Store
 	keys    *auth.Keyring
+	tokens  *auth.SandboxTokens
 	keeper  *companion[*keeper.Client]
 	egress  *companion[*egress.Client]
 	control *control.Control
@@ -121,6 +133,9 @@ func newServer(ctx context.Context, cfg serveConfig, log *slog.Logger) (_ *serve
 		return nil, err
 	}
 	s.keys = auth.New(s.store, time.Now)
+	if s.tokens, err = auth.OpenSandboxTokens(ctx, s.store); err != nil {
+		return nil, err
+	}
 	if err := s.openCompanions(ctx); err != nil {
 		return nil, err
 	}
@@ -132,6 +147,9 @@ func newServer(ctx context.Context, cfg serveConfig, log *slog.Logger) (_ *serve
 	}
 	return s, registerBuilt(ctx, s.store, cfg.imageDir(), log)
 }
+
+// nobody is the name of no sandbox: what is asked of it is a companion's sign of life.
+const nobody = "nobody"
 
 func (s *server) openCompanions(ctx context.Context) error {
 	exe, err := os.Executable()
@@ -149,6 +167,11 @@ func (s *server) openCompanions(ctx context.Context) error {
 			return c, c.Attach(ctx)
 		},
 		refill: func(ctx context.Context) error { return s.node.RefillKeeper(ctx) },
+		ping: func(ctx context.Context, c *keeper.Client) error {
+			_, err := c.Get(ctx, nobody)
+			return err
+		},
+		kill: func(c *keeper.Client) error { return killProcess(c.Hello().PID) },
 	}
 	s.egress = &companion[*egress.Client]{
 		name: "egress gateway", log: s.log,
@@ -156,6 +179,11 @@ func (s *server) openCompanions(ctx context.Context) error {
 			return egress.Start(ctx, dir, buildVersion, exe, "egress", "--data-dir", dir)
 		},
 		refill: func(ctx context.Context) error { return s.node.RefillEgress(ctx) },
+		ping: func(ctx context.Context, c *egress.Client) error {
+			_, err := c.Stats(ctx, nobody)
+			return err
+		},
+		kill: func(c *egress.Client) error { return killProcess(c.Hello().PID) },
 	}
 	if err := s.keeper.open(ctx); err != nil {
 		return err
@@ -181,6 +209,12 @@ func (s *server) openNode() error {
 		StateDir: filepath.Join(s.cfg.dataDir, "run"), Exe: exe, CgroupParent: cgroupParent(s.cfg.dataDir), Log: s.log,
 	})
 	s.metrics = obs.New(s.reg, func() int { return s.node.Count() })
+	builds := builderConfig(s.cfg.imageDir())
+	builds.Recipes = s.cfg.recipes
+	s.cfg.control.Builder = template.NewService(template.New(builds, images, s.log), s.cfg.builds)
+	if filepath.Clean(s.cfg.imageDir()) == filepath.Clean(s.cfg.dataDir) { // else others may share them
+		s.cfg.control.Images = imagesPort{images}
+	}
 	s.control = control.New(s.cfg.control, s.store, s.metrics, s.log)
 	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log},
 		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
@@ -212,7 +246,9 @@ func (s *server) run(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	srv := httpapi.Server(ctx, s.handler(), s.log)
+	h, closeAPIs := s.handler(ln.Addr())
+	defer closeAPIs()
+	srv := httpapi.Server(ctx, h, s.log)
 	g.Go(func() error {
 		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -263,32 +299,15 @@ func (s *server) close() {
 	}
 }
 
-func (s *server) handler() http.Handler {
-	return s.whenRecovered(httpapi.New(httpapi.Config{Build: buildInfo()}, httpapi.Services{
-		Sandboxes: s.control, Pausing: s.control, Execs: s.control, ExecControl: s.control,
-		Templates: s.control, Keys: keysPort{s.keys}, Events: s.control, Health: s.control,
-		Auth: s.keys, Idempotency: s.store, Metrics: s.metrics,
-		MetricsPage: promhttp.HandlerFor(s.reg, promhttp.HandlerOpts{}),
-	}, s.log))
-}
-
-// whenRecovered puts callers off until the sandboxes of the last run are taken over: one
-// that is not yet would seem to be gone, and its caller would give it up.
-func (s *server) whenRecovered(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, "/v1/") || s.control.Recovered() {
-			h.ServeHTTP(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Retry-After", "1")
-		w.Header().Set("Connection", "close") // whatever body was announced is not waited for
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_ = json.NewEncoder(w).Encode(api.Error{
-			Error: "the server is starting: sandboxes of the last run are being taken over; ask again in a moment",
-			Code:  hutch.CodeUnavailable,
-		})
-	})
+// cgroupParent names the control groups of a data directory's sandboxes. It is the same
+// after a restart, and another for another directory: a server takes what is in its groups
+// and not in its records for remains, and removes it.
+func cgroupParent(dataDir string) string {
+	if abs, err := filepath.Abs(dataDir); err == nil {
+		dataDir = abs
+	}
+	sum := sha256.Sum256([]byte(dataDir))
+	return "hutch-" + hex.EncodeToString(sum[:6])
 }
 
 // lockDir makes sure that one server works in a data directory. The lock goes with the process.

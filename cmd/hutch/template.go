@@ -8,93 +8,189 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/obs"
 	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/store"
 	"hutch.dev/hutch/internal/store/sqlite"
 	"hutch.dev/hutch/internal/template"
 )
 
-// newTemplateBuild is `hutch template build`. It works on this machine, beside a server
-// that runs or before one does: the image goes into the store, the record into the data
-// directory's database.
-func newTemplateBuild() *cobra.Command {
-	var cfg serveConfig
-	var file string
-	var force bool
-	c := &cobra.Command{
-		Use:   "build [NAME]",
-		Short: "Build a template on this machine",
-		Long: "Builds a template that comes with hutch, or one from a recipe file, and makes its\n" +
-			"name point at the new image. What is built already is found, not built again.\n" +
-			"Sandboxes that run keep the image they were made from.",
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := chooseRecipe(args, file)
-			if err != nil {
-				return err
-			}
-			return buildTemplate(cmd.Context(), cfg, r, force, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
-	}
+// templateCommands work on this machine's data directory, beside a server that runs or
+// before one does.
+func templateCommands() []*cobra.Command {
+	return []*cobra.Command{newTemplateBuild(), newTemplateRm(), newTemplateAlias()}
+}
+
+// templateDirs adds the flags that say where templates are.
+func templateDirs(c *cobra.Command, cfg *serveConfig) {
 	f := c.Flags()
 	f.StringVar(&cfg.dataDir, "data-dir", defaultDataDir(), "data directory of the server")
 	f.StringVar(&cfg.cacheDir, "cache-dir", os.Getenv(rootfs.DirEnv), "where root images are kept (default: in the data directory)")
-	f.StringVarP(&file, "file", "f", "", "recipe to build instead of one that comes with hutch")
-	f.BoolVar(&force, "force", false, "build although the image is there")
+}
+
+// templateStore is the records that template commands work on.
+type templateStore interface {
+	store.Templates
+	Sandboxes(ctx context.Context, f store.SandboxFilter, p store.Page) ([]hutch.Sandbox, string, error)
+}
+
+// withStore opens the data directory's records for use.
+func (c serveConfig) withStore(ctx context.Context, use func(templateStore) error) error {
+	if err := os.MkdirAll(c.dataDir, 0o700); err != nil {
+		return err
+	}
+	st, err := sqlite.Open(ctx, filepath.Join(c.dataDir, dbFile))
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(st), st.Close())
+}
+
+func newTemplateRm() *cobra.Command {
+	var cfg serveConfig
+	c := &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Remove templates on this machine, with images that nothing else needs",
+		Long: "Removes templates from the records. The image of each goes too, unless another template\n" +
+			"or a sandbox that is alive was made from it, it is pinned, or images are kept in a cache\n" +
+			"that other data directories may share (--cache-dir).",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return cfg.withStore(cmd.Context(), func(st templateStore) error {
+				for _, name := range args {
+					if err := removeTemplate(cmd.Context(), cfg, st, name, cmd.OutOrStdout()); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	templateDirs(c, &cfg)
 	return c
 }
 
-func chooseRecipe(args []string, file string) (template.Recipe, error) {
-	switch {
-	case file != "" && len(args) > 0:
-		return template.Recipe{}, errors.New("give a name or --file, not both")
-	case file != "":
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return template.Recipe{}, err
+func removeTemplate(ctx context.Context, cfg serveConfig, st templateStore, name string, out io.Writer) error {
+	t, err := st.Template(ctx, name)
+	if err != nil {
+		return err
+	}
+	if t.Name != name {
+		return fmt.Errorf("%s is an alias of %s: remove that, or end the alias with: hutch template alias --rm %s %s", name, t.Name, t.Name, name)
+	}
+	if err := st.DeleteTemplate(ctx, name); err != nil {
+		return err
+	}
+	why, err := keepImage(ctx, cfg, st, t.Image)
+	if err == nil && why == "" {
+		err = rootfs.New(rootfs.Config{Dir: cfg.imageDir()}).Remove(t.Image)
+		if err == nil {
+			err = newBuilder(cfg.imageDir(), slog.New(slog.DiscardHandler)).Forget(t.Recipe)
 		}
-		return template.ParseRecipe(data)
-	case len(args) == 1:
-		return template.Builtin(args[0])
+		switch {
+		case errors.Is(err, hutch.ErrConflict):
+			why, err = "it is pinned", nil
+		case errors.Is(err, hutch.ErrNotFound):
+			why, err = "it was not there", nil
+		}
 	}
-	return template.Recipe{}, fmt.Errorf("name a template (%v) or give --file", template.Builtins())
-}
-
-func buildTemplate(ctx context.Context, cfg serveConfig, r template.Recipe, force bool, out, errOut io.Writer) error {
-	log := obs.NewLogger(errOut, false, slog.LevelError)
-	show := newProgress(errOut, r.Name)
-	res, err := newBuilder(cfg.imageDir(), log).Build(ctx, r, template.Options{Force: force, Progress: show.step})
-	show.done()
 	if err != nil {
-		return err
+		return fmt.Errorf("template %s is removed, its image %s is not: %w", name, t.Image, err)
 	}
-	if err := os.MkdirAll(cfg.dataDir, 0o700); err != nil {
-		return err
+	if why != "" {
+		_, err = fmt.Fprintf(out, "template %s removed; image %s stays: %s\n", name, t.Image, why)
+	} else {
+		_, err = fmt.Fprintf(out, "template %s removed, with image %s\n", name, t.Image)
 	}
-	st, err := sqlite.Open(ctx, filepath.Join(cfg.dataDir, dbFile))
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(st.PutTemplate(ctx, res.Template()), st.Close()); err != nil {
-		return err
-	}
-	how := fmt.Sprintf("built in %s", res.Took.Round(time.Second))
-	if res.Cached {
-		how = "was built already"
-	}
-	_, err = fmt.Fprintf(out, "template %s %s: %s, %d MiB\n", r.Name, how, res.Image.Digest, res.Image.SizeBytes>>20)
 	return err
 }
 
+// keepImage says why an image must stay; empty = nothing needs it.
+func keepImage(ctx context.Context, cfg serveConfig, st templateStore, image string) (why string, err error) {
+	if filepath.Clean(cfg.imageDir()) != filepath.Clean(cfg.dataDir) {
+		return "other data directories may share the cache it is in", nil
+	}
+	others, err := st.Templates(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, t := range others {
+		if t.Image == image {
+			return "template " + t.Name + " has it too", nil
+		}
+	}
+	for page := (store.Page{}); ; {
+		list, next, err := st.Sandboxes(ctx, store.SandboxFilter{}, page)
+		if err != nil {
+			return "", err
+		}
+		for _, sb := range list {
+			if sb.Image == image && sb.State != hutch.StateDead {
+				return "sandbox " + string(sb.ID) + " was made from it", nil
+			}
+		}
+		if page.Cursor = next; next == "" {
+			return "", nil
+		}
+	}
+}
+
+func newTemplateAlias() *cobra.Command {
+	var cfg serveConfig
+	var remove bool
+	c := &cobra.Command{
+		Use:   "alias NAME ALIAS...",
+		Short: "Give a template further names on this machine, or take them away",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return cfg.withStore(cmd.Context(), func(st templateStore) error {
+				return aliasTemplate(cmd.Context(), st, args[0], args[1:], remove, cmd.OutOrStdout())
+			})
+		},
+	}
+	templateDirs(c, &cfg)
+	c.Flags().BoolVar(&remove, "rm", false, "take the names away")
+	return c
+}
+
+func aliasTemplate(ctx context.Context, st templateStore, name string, aliases []string, remove bool, out io.Writer) error {
+	t, err := st.Template(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, a := range aliases {
+		if err := template.CheckAlias(a); err != nil {
+			return err
+		}
+		has := slices.Contains(t.Aliases, a)
+		switch {
+		case remove && !has:
+			return fmt.Errorf("%s is no alias of %s", a, t.Name)
+		case remove:
+			t.Aliases = slices.DeleteFunc(slices.Clone(t.Aliases), func(old string) bool { return old == a })
+		case !has:
+			t.Aliases = append(slices.Clone(t.Aliases), a)
+		}
+	}
+	if err := st.PutTemplate(ctx, t); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "template %s answers to: %s\n", t.Name, strings.Join(append([]string{t.Name}, t.Aliases...), ", "))
+	return err
+}
+
+// builderConfig is where builds are beside the images.
+func builderConfig(imageDir string) template.Config {
+	return template.Config{Dir: filepath.Join(imageDir, "builds")}
+}
+
 func newBuilder(dir string, log *slog.Logger) *template.Builder {
-	images := rootfs.New(rootfs.Config{Dir: dir})
-	return template.New(template.Config{Dir: filepath.Join(dir, "builds")}, images, log)
+	return template.New(builderConfig(dir), rootfs.New(rootfs.Config{Dir: dir}), log)
 }
 
 // registerBuilt makes templates that come with hutch known to a new database, if their
