@@ -22,6 +22,11 @@ type CreateSandbox struct {
 	PrivatePorts       bool              `json:"private_ports,omitempty"`        // who reaches its ports by name needs a token
 	MaskHost           string            `json:"mask_host,omitempty"`            // Host that servers inside are shown; "${PORT}" is the port
 
+	// Setup is a line for the sandbox's shell, started as its first command. The answer does
+	// not wait for it: it names the command, which has a record, a log and a limit of its own.
+	Setup               string   `json:"setup,omitempty"`
+	SetupTimeoutSeconds *float64 `json:"setup_timeout_seconds,omitempty"` // 3600 when left out; up to a day
+
 	// Known from elsewhere and refused as unsupported when they ask for something.
 	Persistent   *bool    `json:"persistent,omitempty"`
 	FromSnapshot string   `json:"from_snapshot,omitempty"`
@@ -77,6 +82,7 @@ type Sandbox struct {
 	EndDetail          string            `json:"end_detail,omitempty"`
 	PrivatePorts       bool              `json:"private_ports,omitempty"`
 	MaskHost           string            `json:"mask_host,omitempty"`
+	SetupExecID        hutch.ExecID      `json:"setup_exec_id,omitempty"` // the command of setup; in the answer to the create
 }
 
 // UpdateSandbox is the body of PATCH /v1/sandboxes/{id}. What is left out stays.

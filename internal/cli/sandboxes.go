@@ -21,6 +21,7 @@ func newCreate(a *app) *cobra.Command {
 		tier          string
 		memory, disk  sizeFlag
 		ttl, idle     durationFlag
+		setupLimit    durationFlag
 		env, metadata []string
 	)
 	c := &cobra.Command{
@@ -37,6 +38,7 @@ func newCreate(a *app) *cobra.Command {
 			}
 			req.MemoryMB, req.DiskMB, req.DiskTier = memory.ptr(), disk.ptr(), hutch.DiskTier(tier)
 			req.TTLSeconds, req.IdleTimeoutSeconds = ttl.seconds(), idle.seconds()
+			req.SetupTimeoutSeconds = setupLimit.seconds()
 			var err error
 			if req.Env, err = a.envPairs(env); err != nil {
 				return a.usage(cmd, err)
@@ -55,6 +57,9 @@ func newCreate(a *app) *cobra.Command {
 			if err := a.printNew(sb, string(sb.ID)); err != nil {
 				return fmt.Errorf("sandbox %s runs, end it with `hutch rm %s`: %w", sb.ID, sb.ID, err)
 			}
+			if sb.SetupExecID != "" && !a.json {
+				return a.watchSetup(cmd.Context(), cl, sb.SetupExecID)
+			}
 			return nil
 		},
 	}
@@ -70,7 +75,21 @@ func newCreate(a *app) *cobra.Command {
 	f.StringVar(&req.Hostname, "hostname", "", "its host name")
 	f.Var(&ttl, "ttl", "how long it may live, like 30m or 2h; 0 = the longest allowed (default 1h)")
 	f.Var(&idle, "idle-timeout", "how long it may be idle (default: for ever)")
+	f.StringVar(&req.Setup, "setup", "", "a line for its shell to begin with, which is waited for")
+	f.Var(&setupLimit, "setup-timeout", "how long that may take (default 1h)")
+	f.BoolVar(&req.PrivatePorts, "private-ports", false, "who reaches its ports by name needs its token")
+	f.StringVar(&req.MaskHost, "mask-host", "", "Host header that servers inside are shown, like localhost:${PORT}")
 	return c
+}
+
+// watchSetup prints what a setup writes, beside the id that was printed, and ends with its
+// exit code.
+func (a *app) watchSetup(ctx context.Context, cl *client.Client, id hutch.ExecID) error {
+	to := *a
+	to.Stdout = a.Stderr
+	r := newRun(&to, cl, execFlags{})
+	r.detached = true
+	return r.report(r.follow(ctx, id))
 }
 
 // envPairs reads KEY=VALUE flags, where KEY alone is taken from this environment.

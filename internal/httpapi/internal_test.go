@@ -146,7 +146,7 @@ func FuzzDecodeCreate(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		req, err := decodeCreate(in)
+		req, _, err := decodeCreate(in)
 		if err != nil {
 			checkRefusal(t, err)
 			return

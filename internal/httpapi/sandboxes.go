@@ -27,7 +27,7 @@ func (a *API) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	req, err := decodeCreate(body)
+	req, setup, err := decodeCreate(body)
 	if err != nil {
 		return err
 	}
@@ -43,16 +43,71 @@ func (a *API) createSandbox(w http.ResponseWriter, r *http.Request) error {
 		return gone(sb)
 	}
 	infoOf(r).sandbox = sb.ID
+	out := showSandbox(sb)
+	if setup != nil {
+		if out.SetupExecID, err = a.setUp(r, sb, *setup); err != nil {
+			return err
+		}
+	}
 	w.Header().Set("Location", api.Version+"/sandboxes/"+string(sb.ID))
-	return writeJSON(w, http.StatusCreated, showSandbox(sb))
+	return writeJSON(w, http.StatusCreated, out)
+}
+
+// The limit of a setup that names none, and the tag by which it is found.
+const (
+	defaultSetupTimeout = time.Hour
+	setupTag            = "setup"
+)
+
+// setUp starts a sandbox's first command. Its id comes of the sandbox's, so that a create
+// that is made again starts nothing twice. A sandbox that cannot be set up is ended: its
+// caller will not learn that there is one.
+func (a *API) setUp(r *http.Request, sb hutch.Sandbox, spec hutch.ExecSpec) (hutch.ExecID, error) {
+	x, err := a.svc.Execs.StartExec(r.Context(), sb.Project, sb.ID, hutch.ExecRequest{ID: hutch.ExecID("e" + string(sb.ID)[1:]), Spec: spec})
+	if err != nil {
+		if _, killErr := a.svc.Sandboxes.KillSandbox(context.WithoutCancel(r.Context()), sb.Project, sb.ID); killErr != nil {
+			a.log.WarnContext(r.Context(), "a sandbox that could not be set up goes on", "sandbox", sb.ID, "error", killErr)
+		}
+		return "", err
+	}
+	return x.ID, nil
+}
+
+// setupSpec is the command that a create asks for; nil if none.
+func setupSpec(in api.CreateSandbox) (*hutch.ExecSpec, error) {
+	if in.Setup == "" {
+		if in.SetupTimeoutSeconds != nil {
+			return nil, hutch.FieldErrorf("setup_timeout_seconds", "has no meaning without setup")
+		}
+		return nil, nil
+	}
+	limit, err := seconds("setup_timeout_seconds", in.SetupTimeoutSeconds, 0, hutch.MaxExecTimeout)
+	switch {
+	case err != nil:
+		return nil, err
+	case in.SetupTimeoutSeconds == nil:
+		limit = defaultSetupTimeout
+	case limit == 0:
+		return nil, hutch.FieldErrorf("setup_timeout_seconds", "must be more than 0")
+	}
+	return &hutch.ExecSpec{Cmd: in.Setup, Timeout: limit, Background: true, Tag: setupTag, Grace: hutch.DefaultGrace, MaxOutputBytes: hutch.DefaultOutputBytes}, nil
 }
 
 // decodeCreate reads the body of a create. Limits that depend on the operator are the service's.
-func decodeCreate(body []byte) (hutch.CreateSandbox, error) {
+func decodeCreate(body []byte) (hutch.CreateSandbox, *hutch.ExecSpec, error) {
 	var in api.CreateSandbox
 	if err := decode(body, &in); err != nil {
-		return hutch.CreateSandbox{}, err
+		return hutch.CreateSandbox{}, nil, err
 	}
+	out, err := planCreate(in)
+	if err != nil {
+		return hutch.CreateSandbox{}, nil, err
+	}
+	setup, err := setupSpec(in)
+	return out, setup, err
+}
+
+func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if err := refuseUnsupported(in); err != nil {
 		return hutch.CreateSandbox{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/client"
 	"hutch.dev/hutch/internal/template/imagetest"
 )
 
@@ -95,6 +97,28 @@ func TestCaseF01ImageDefaults(t *testing.T) {
 		if out := s.out(t, sb.ID, `id -u; pwd`, asUser("root"), func(r *api.ExecRequest) { r.Cwd = "/tmp" }); out != "0\n/tmp" {
 			t.Errorf("%s, as root: got %q", name, out)
 		}
+	}
+}
+
+func TestCaseG11RelativePathsBeginAtTheTemplatesUsersHome(t *testing.T) {
+	im := imagetest.Image(t, v1.Config{User: "app", WorkingDir: "/srv", Env: []string{"PATH=/bin"}},
+		imagetest.Layer(t, imagetest.Busybox(t, "sh", "cat", "stat", "echo")...),
+		imagetest.Layer(t,
+			imagetest.File("etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"), imagetest.File("etc/group", "root:x:0:\napp:x:1000:\n"),
+			imagetest.Dir("srv", 0o755), imagetest.Dir("home", 0o755), imagetest.Owned(imagetest.Dir("home/app", 0o750), 1000, 1000)))
+	oci := imagetest.Layout(t, map[string]v1.Image{"": im})
+	s := withTemplates(t, func(s *server, cache string) { buildTemplate(t, s, cache, "--oci", oci, "--name", "app") })
+	sb := s.create(t, api.CreateSandbox{Template: "app"})
+	for _, path := range []string{"deep/notes", "~/deep/notes", "/home/app/deep/notes"} {
+		if _, err := s.client.WriteFile(t.Context(), client.File{Sandbox: sb.ID, Path: path}, strings.NewReader(path), client.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if out := s.out(t, sb.ID, `cat /home/app/deep/notes; stat -c ' %U:%G %a' /home/app/deep /home/app/deep/notes`); out != path+" app:app 755\n app:app 644" {
+			t.Errorf("%s: got %q", path, out)
+		}
+	}
+	if _, err := s.client.WriteFile(t.Context(), client.File{Sandbox: sb.ID, Path: "/srv/x"}, strings.NewReader("x"), client.WriteOptions{}); !errors.Is(err, hutch.ErrForbidden) {
+		t.Errorf("where the user may not write: %v", err)
 	}
 }
 
