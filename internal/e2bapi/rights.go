@@ -17,7 +17,9 @@ type owner struct{ user, group string }
 
 // act does something with a file in the name of the user who is asked for, and if that user
 // may not, as root, what is made then being given to the user. So does E2B's agent, which is
-// root; whoever calls may name root anyway, so nobody gets a right by it.
+// root; whoever calls may name root anyway, so no caller gets a right by it. That no program
+// inside gets one either, by a link that leads a caller's write elsewhere, root is not
+// asked when there is a link on the way.
 func (a *API) act(ctx context.Context, g hutch.Guest, ref hutch.FileRef, fn func(hutch.FileRef, owner) error) error {
 	user, group, _ := strings.Cut(ref.User, ":")
 	err := fn(ref, owner{user: user, group: group})
@@ -28,10 +30,25 @@ func (a *API) act(ctx context.Context, g hutch.Guest, ref hutch.FileRef, fn func
 	if herr != nil {
 		return err // without a home nothing says what a path is relative to
 	}
+	full := absolute(ref.Path, home.Path)
+	if linked(ctx, g, full) {
+		return err
+	}
 	if group == "" {
 		group = strconv.FormatUint(uint64(home.GID), 10)
 	}
-	return fn(hutch.FileRef{Path: absolute(ref.Path, home.Path), User: "root"}, owner{user: user, group: group})
+	return fn(hutch.FileRef{Path: full, User: "root"}, owner{user: user, group: group})
+}
+
+// linked reports whether there is a symbolic link on the way to p, or at its end.
+func linked(ctx context.Context, g hutch.Guest, p string) bool {
+	for p = path.Clean(p); p != "/"; p = path.Dir(p) {
+		st, err := g.StatFile(ctx, hutch.FileRef{Path: p, User: "root"})
+		if err == nil && st.Type == hutch.TypeSymlink || err != nil && !errors.Is(err, hutch.ErrNotFound) {
+			return true
+		}
+	}
+	return false
 }
 
 // absolute resolves a path as the guest does for a user with that home.

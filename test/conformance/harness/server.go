@@ -65,7 +65,9 @@ func (s *Server) Restart() error {
 	if err := s.cmd.Process.Kill(); err != nil {
 		return err
 	}
-	_ = <-s.exited // it was killed
+	if err := <-s.exited; err == nil {
+		return errors.New("the server had ended before it was killed")
+	}
 	if err := os.Remove(filepath.Join(s.dir, listenFile)); err != nil {
 		return err
 	}
