@@ -51,7 +51,7 @@ func (r Resources) CPUs() int { return max(1, (r.MilliCPU+999)/1000) }
 type Sandbox struct {
 	ID       SandboxID
 	Project  ProjectID
-	Template string // the name asked for
+	Template string // its name, also when it was asked for by an alias
 	Image    string // digest of the root image, "sha256:…"
 	BuildID  string // build of the template it started from
 	Hostname string

@@ -83,7 +83,7 @@ func TestPorts(t *testing.T) {
 }
 
 func TestProxy(t *testing.T) {
-	b := newBench(t, httpapi.Config{})
+	b := newBench(t, httpapi.Config{MaxUpload: 1}) // which is about files
 	sb := b.sandbox()
 	proxy := "/v1/sandboxes/" + sb + "/proxy/3000"
 	var seen *http.Request
@@ -92,6 +92,7 @@ func TestProxy(t *testing.T) {
 		data, _ := io.ReadAll(r.Body)
 		seen, body = r, string(data)
 		w.Header().Set("X-Inside", "yes")
+		w.Header().Set("Content-Security-Policy", "default-src 'self'")
 		w.Header().Set("Access-Control-Allow-Origin", "https://inside.example")
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = io.WriteString(w, "answer")
@@ -102,6 +103,9 @@ func TestProxy(t *testing.T) {
 	}
 	if got := a.header.Values("Access-Control-Allow-Origin"); len(got) != 1 || got[0] != "https://inside.example" {
 		t.Errorf("origins allowed: %q", got)
+	}
+	if got := a.header.Values("Content-Security-Policy"); len(got) != 2 || got[0] != "default-src 'self'" || !strings.HasPrefix(got[1], "sandbox ") || strings.Contains(got[1], "allow-same-origin") {
+		t.Errorf("pages from inside may do %q", got)
 	}
 	if body != "sent" || seen.Method != "PATCH" || seen.RequestURI != "/a%2Fb/c?x=1;2&y=%zz" || seen.Header.Get("X-Own") != "1" {
 		t.Errorf("the server inside saw %s %s %q", seen.Method, seen.RequestURI, body)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -57,24 +58,20 @@ func (a *API) proxy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if r.Body != nil && r.ContentLength != 0 {
-		body, err := a.openUpload(w, r)
-		if err != nil {
-			_ = conn.Close()
-			return err
-		}
 		r.Body = struct {
 			*upload
-			bodyCloser
-		}{body, bodyCloser{r.Body.Close}}
+			io.Closer
+		}{a.bodyOf(w, r), r.Body}
 	}
 	dropCORS(w.Header()) // the server inside has its own
 	var broken error
 	p := &httputil.ReverseProxy{
-		Rewrite:       func(pr *httputil.ProxyRequest) { a.rewrite(pr, sb, port) },
-		Transport:     oneConnection(conn),
-		FlushInterval: -1,
-		ErrorLog:      slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
-		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, err error) { broken = err },
+		Rewrite:        func(pr *httputil.ProxyRequest) { a.rewrite(pr, sb, port) },
+		Transport:      oneConnection(conn),
+		ModifyResponse: contain,
+		FlushInterval:  -1,
+		ErrorLog:       slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { broken = err },
 	}
 	p.ServeHTTP(w, r)
 	if broken == nil {
@@ -87,9 +84,15 @@ func (a *API) proxy(w http.ResponseWriter, r *http.Request) error {
 	return hutch.Wrap(hutch.CodePortClosed, broken, "the server at port %d in the sandbox closed the connection without an answer, or sent none that is HTTP", port)
 }
 
-type bodyCloser struct{ close func() error }
+// untrusted keeps what a server inside sends from acting as a page of this server, which
+// has its name here: scripts in it see nothing that belongs to another page. Pages that
+// need storage of their own are reached by the sandbox's own name.
+const untrusted = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts"
 
-func (c bodyCloser) Close() error { return c.close() }
+func contain(res *http.Response) error {
+	res.Header.Add("Content-Security-Policy", untrusted)
+	return nil
+}
 
 // rewrite makes the request that the server inside sees: without the key, and with what
 // it was before.

@@ -23,12 +23,18 @@ type upload struct {
 	waits   bool // its caller sends it only once it is asked for
 }
 
-// openUpload is the body of r. It is refused right away if it says that it is too large.
-func (a *API) openUpload(w http.ResponseWriter, r *http.Request) (*upload, error) {
-	u := &upload{
+// bodyOf is the body of r, whatever its length.
+func (a *API) bodyOf(w http.ResponseWriter, r *http.Request) *upload {
+	return &upload{
 		r: r.Body, rc: http.NewResponseController(w), info: infoOf(r), timeout: a.cfg.BodyTimeout,
 		waits: strings.EqualFold(r.Header.Get("Expect"), "100-continue"),
 	}
+}
+
+// openUpload is the body of r, of at most MaxUpload. It is refused right away if it says
+// that it is larger.
+func (a *API) openUpload(w http.ResponseWriter, r *http.Request) (*upload, error) {
+	u := a.bodyOf(w, r)
 	if limit := a.cfg.MaxUpload; limit > 0 {
 		if r.ContentLength > limit {
 			u.drain()
