@@ -176,7 +176,7 @@ func (c *copying) target(ctx context.Context, from, to place) (place, error) {
 func (c *copying) file(ctx context.Context, from, to place, mode string) error {
 	switch {
 	case from.sandbox == "":
-		in := io.Reader(c.Stdin)
+		in := c.Stdin
 		if from.path != "-" {
 			f, err := os.Open(from.path)
 			if err != nil {

@@ -20,8 +20,8 @@ const (
 // The refusals of a request that is for a sandbox, but for none that can be.
 var (
 	errHalf = errors.New("missing header: " + HeaderSandbox + " and " + HeaderPort + " go together")
-	errPort = errors.New("Invalid host: the port of a sandbox is a number from 1 to 65535")
-	errHost = errors.New("Invalid host: a sandbox's port is reached at <port>-<sandbox>.<domain>")
+	errPort = errors.New("invalid host: the port of a sandbox is a number from 1 to 65535")
+	errHost = errors.New("invalid host: a sandbox's port is reached at <port>-<sandbox>.<domain>")
 )
 
 // route finds what a request is for; no sandbox means it is for the next handler.
@@ -38,11 +38,8 @@ func (e *Edge) route(r *http.Request) (target, error) {
 		return target{}, nil
 	}
 	port, sb, ok = strings.Cut(label, "-")
-	if !ok {
+	if !ok || strings.ContainsFunc(port, func(c rune) bool { return c < '0' || c > '9' }) {
 		return target{}, nil // api.<domain>, say: a name of the server itself
-	}
-	if _, err := strconv.Atoi(port); err != nil {
-		return target{}, nil
 	}
 	to, err := parse(sb, port)
 	to.ByHost = true

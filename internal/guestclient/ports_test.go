@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -331,7 +332,7 @@ func TestFollowLive(t *testing.T) {
 		kinds = append(kinds, fr.Type)
 	}
 	want := []guestapi.FrameType{guestapi.FrameStdout, guestapi.FrameGap, guestapi.FrameStderr, guestapi.FrameGap, guestapi.FrameEnd}
-	if fmt.Sprint(kinds) != fmt.Sprint(want) || query != "budget=0&last=7&live=1&stderr=0&stdout=0&wait=1" {
+	if !slices.Equal(kinds, want) || query != "budget=0&last=7&live=1&stderr=0&stdout=0&wait=1" {
 		t.Errorf("frames %v of %s, want %v", kinds, query, want)
 	}
 }

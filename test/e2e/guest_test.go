@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -60,13 +59,16 @@ func machine(t *testing.T, tier hutch.DiskTier) runtime.Sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	images, err := rootfs.New(rootfs.Config{Dir: rootfs.CacheDir()}).List()
-	if err != nil || len(images) == 0 {
+	base, err := common(t).client.Template(t.Context(), "base")
+	if err != nil {
 		t.Fatalf("the base template is missing; run `make base`: %v", err)
 	}
-	newest := slices.MaxFunc(images, func(a, b rootfs.Image) int { return a.InstalledAt.Compare(b.InstalledAt) })
+	root, err := rootfs.New(rootfs.Config{Dir: rootfs.CacheDir()}).Path(base.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
 	spec := runtime.Spec{
-		ID: hutch.SandboxID(id.NewSandbox()), Image: newest.Path, Guest: image, Hostname: "guest",
+		ID: hutch.SandboxID(id.NewSandbox()), Image: root, Guest: image, Hostname: "guest",
 		Resources: hutch.Resources{MilliCPU: 2000, MemoryMB: 1024, DiskMB: 512, DiskTier: tier, Pids: 512},
 	}
 	sb, err := rt.Create(t.Context(), spec)

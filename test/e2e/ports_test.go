@@ -20,8 +20,9 @@ import (
 	"hutch.dev/hutch/api"
 )
 
-// visitPort asks for a page of a port of a sandbox, by host name, with headers in pairs.
-func (s *server) visitPort(t *testing.T, sb hutch.SandboxID, port int, path string, headers ...string) (*http.Response, string) {
+// visitPort asks for a page of a port of a sandbox, by host name, with headers in pairs, and
+// returns the answer's status and body.
+func (s *server) visitPort(t *testing.T, sb hutch.SandboxID, port int, path string, headers ...string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.base+path, nil)
 	if err != nil {
@@ -40,7 +41,7 @@ func (s *server) visitPort(t *testing.T, sb hutch.SandboxID, port int, path stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res, string(b)
+	return res.StatusCode, string(b)
 }
 
 // serveInside starts a web server inside and waits until it answers from outside.
@@ -48,8 +49,8 @@ func (s *server) serveInside(t *testing.T, sb hutch.SandboxID, port int, cmd str
 	t.Helper()
 	s.background(t, sb, cmd)
 	eventually(t, "the server inside answers", func() bool {
-		res, _ := s.visitPort(t, sb, port, "/")
-		return res.StatusCode == http.StatusOK
+		status, _ := s.visitPort(t, sb, port, "/")
+		return status == http.StatusOK
 	})
 }
 
@@ -57,8 +58,8 @@ func TestCaseK01LocalhostIsReached(t *testing.T) {
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{MaskHost: "localhost:${PORT}"})
 	s.out(t, sb.ID, "mkdir /workspace/www && echo hello >/workspace/www/index.html")
-	if res, body := s.visitPort(t, sb.ID, 8000, "/"); res.StatusCode != http.StatusBadGateway || !strings.Contains(body, "port is not open") {
-		t.Errorf("before: %d %s", res.StatusCode, body)
+	if status, body := s.visitPort(t, sb.ID, 8000, "/"); status != http.StatusBadGateway || !strings.Contains(body, "port is not open") {
+		t.Errorf("before: %d %s", status, body)
 	}
 	for port, bind := range map[int]string{8000: "127.0.0.1", 8001: "0.0.0.0", 8002: "::1"} {
 		s.serveInside(t, sb.ID, port, fmt.Sprintf("cd /workspace/www && exec python3 -m http.server %d --bind %s", port, bind))
@@ -76,9 +77,9 @@ func TestCaseK01LocalhostIsReached(t *testing.T) {
 		t.Errorf("ports: %+v, %v", ports, err)
 	}
 	// By a person's browser what is missing is said on a page.
-	res, body := s.visitPort(t, sb.ID, 9999, "/", "Sec-Fetch-Mode", "navigate")
-	if res.StatusCode != http.StatusBadGateway || !strings.Contains(body, "<code>8000</code>") {
-		t.Errorf("%d %s", res.StatusCode, body)
+	status, body := s.visitPort(t, sb.ID, 9999, "/", "Sec-Fetch-Mode", "navigate")
+	if status != http.StatusBadGateway || !strings.Contains(body, "<code>8000</code>") {
+		t.Errorf("%d %s", status, body)
 	}
 }
 
@@ -93,15 +94,15 @@ func TestCaseK03NoConnectionOutlivesAPause(t *testing.T) {
 		if err := s.client.Pause(t.Context(), sb.ID); err != nil {
 			t.Fatal(err)
 		}
-		if res, _ := s.visitPort(t, sb.ID, 3000, "/"); res.StatusCode != http.StatusBadGateway {
-			t.Errorf("while it is paused: %d", res.StatusCode)
+		if status, _ := s.visitPort(t, sb.ID, 3000, "/"); status != http.StatusBadGateway {
+			t.Errorf("while it is paused: %d", status)
 		}
 		if err := s.client.Resume(t.Context(), sb.ID); err != nil {
 			t.Fatal(err)
 		}
 		within(t, time.Second, "a request after a resume", func() {
-			if res, body := s.visitPort(t, sb.ID, 3000, "/"); res.StatusCode != http.StatusOK {
-				t.Errorf("%d %s", res.StatusCode, body)
+			if status, body := s.visitPort(t, sb.ID, 3000, "/"); status != http.StatusOK {
+				t.Errorf("%d %s", status, body)
 			}
 		})
 	}
@@ -118,8 +119,8 @@ func TestCaseK05AFrozenSandboxIsReportedInTime(t *testing.T) {
 		defer func() { _ = unix.Kill(pid, unix.SIGCONT) }()
 	}
 	within(t, 20*time.Second, "the answer for a frozen sandbox", func() {
-		if res, body := s.visitPort(t, sb.ID, 3000, "/"); res.StatusCode != http.StatusGatewayTimeout {
-			t.Errorf("%d %s", res.StatusCode, body)
+		if status, body := s.visitPort(t, sb.ID, 3000, "/"); status != http.StatusGatewayTimeout {
+			t.Errorf("%d %s", status, body)
 		}
 	})
 }
@@ -150,18 +151,22 @@ func TestCaseK06PrivateMeansPrivate(t *testing.T) {
 	s.background(t, sb.ID, keepAlive)
 	s.out(t, sb.ID, "until curl -s http://127.0.0.1:3000/ >/dev/null; do sleep 0.05; done")
 	for _, headers := range [][]string{
-		nil, {"E2b-Traffic-Access-Token", strings.Repeat("0", 40)}, {"Authorization", "Bearer " + strings.Repeat("0", 40)},
-		{"X-Api-Key", "admin"}, {"X-Forwarded-For", "127.0.0.1"}, {"Cookie", "hutch_token=x"},
+		nil,
+		{"E2b-Traffic-Access-Token", strings.Repeat("0", 40)},
+		{"Authorization", "Bearer " + strings.Repeat("0", 40)},
+		{"X-Api-Key", "admin"},
+		{"X-Forwarded-For", "127.0.0.1"},
+		{"Cookie", "hutch_token=x"},
 	} {
-		if res, body := s.visitPort(t, sb.ID, 3000, "/", headers...); res.StatusCode != http.StatusForbidden || strings.Contains(body, "pid") {
-			t.Errorf("%q: %d %s", headers, res.StatusCode, body)
+		if status, body := s.visitPort(t, sb.ID, 3000, "/", headers...); status != http.StatusForbidden || strings.Contains(body, "pid") {
+			t.Errorf("%q: %d %s", headers, status, body)
 		}
 	}
 	// Ids cannot be guessed: one that differs by a character is not there.
 	other := []byte(sb.ID)
 	other[len(other)-1] ^= 1
-	if res, _ := s.visitPort(t, hutch.SandboxID(other), 3000, "/"); res.StatusCode != http.StatusBadGateway {
-		t.Errorf("another id: %d", res.StatusCode)
+	if status, _ := s.visitPort(t, hutch.SandboxID(other), 3000, "/"); status != http.StatusBadGateway {
+		t.Errorf("another id: %d", status)
 	}
 	// The project's own key reaches it through the API.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.base+"/v1/sandboxes/"+string(sb.ID)+"/proxy/3000/", nil)
@@ -256,7 +261,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 3000), H).serve_forever()'`
 	if events != 3 {
 		t.Errorf("%d events", events)
 	}
-	conn, _, err := websocket.Dial(t.Context(), s.base+"/ws", &websocket.DialOptions{Host: name})
+	conn, _, err := websocket.Dial(t.Context(), s.base+"/ws", &websocket.DialOptions{Host: name}) //nolint:bodyclose // Dial has read it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +291,7 @@ func TestTheEndOfASandboxBreaksItsConnections(t *testing.T) {
 		}
 		req.Header.Set("E2b-Sandbox-Id", string(sb.ID))
 		req.Header.Set("E2b-Sandbox-Port", "3000")
-		if res, err = http.DefaultClient.Do(req); err != nil {
+		if res, err = http.DefaultClient.Do(req); err != nil { //nolint:bodyclose // closed below
 			t.Fatal(err)
 		}
 		if res.StatusCode != http.StatusOK {
@@ -307,9 +312,9 @@ func TestTheEndOfASandboxBreaksItsConnections(t *testing.T) {
 			t.Errorf("%d bytes, %v: want a broken connection", n, err)
 		}
 	})
-	gone, body := s.visitPort(t, sb.ID, 3000, "/")
+	status, body := s.visitPort(t, sb.ID, 3000, "/")
 	var view struct{ Message string }
-	if err := json.Unmarshal([]byte(body), &view); err != nil || gone.StatusCode != http.StatusBadGateway || view.Message != "The sandbox was not found" {
-		t.Errorf("after it: %d %s", gone.StatusCode, body)
+	if err := json.Unmarshal([]byte(body), &view); err != nil || status != http.StatusBadGateway || view.Message != "The sandbox was not found" {
+		t.Errorf("after it: %d %s", status, body)
 	}
 }

@@ -48,7 +48,7 @@ func buildTemplate(t *testing.T, s *server, cache string, args ...string) string
 // makes, in a cache of their own: nothing of them stays in the one that tests share.
 func withTemplates(t *testing.T, build func(s *server, cache string), args ...string) *server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "hutch-e2e")
+	dir, err := os.MkdirTemp("", "hutch-e2e") //nolint:usetesting // short: sockets live below it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -213,7 +213,7 @@ func TestCaseB16AnIdleTerminalLives(t *testing.T) {
 	sb := s.create(t, api.CreateSandbox{})
 	x := s.background(t, sb.ID, quiet, func(r *api.ExecRequest) { r.Terminal = &api.Terminal{Rows: 24, Cols: 80} })
 	pings := make(chan struct{}, 16)
-	conn, _, err := websocket.Dial(t.Context(), s.base+"/v1/execs/"+string(x)+"/terminal?access_token="+s.key, &websocket.DialOptions{
+	conn, _, err := websocket.Dial(t.Context(), s.base+"/v1/execs/"+string(x)+"/terminal?access_token="+s.key, &websocket.DialOptions{ //nolint:bodyclose // Dial has read it
 		OnPingReceived: func(context.Context, []byte) bool { pings <- struct{}{}; return true },
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"sync"
@@ -96,8 +97,13 @@ func (s *Service) serveWatch(w http.ResponseWriter, r *http.Request) error {
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		t := &tree{actor: a, abs: abs, recursive: q.Recursive, emit: evs.put}
-		evs.end(a.user.Do(func() error { return t.run(ctx, armed) }))
+		t := &tree{actor: a, ctx: ctx, abs: abs, recursive: q.Recursive, emit: evs.put}
+		err := t.guard(armed)
+		evs.end(err)
+		select {
+		case armed <- err: // it never came to that
+		default:
+		}
 	}()
 	defer func() {
 		cancel()
@@ -112,6 +118,17 @@ func (s *Service) serveWatch(w http.ResponseWriter, r *http.Request) error {
 	}
 	out.end(a.explain(send(ctx, a, evs, out, watched{abs, q.Entry}), abs), guestapi.FileEnd{})
 	return nil
+}
+
+// guard runs a watch with the user's rights. It is not the goroutine of a call, in which
+// net/http would catch a panic: this one would end the sandbox.
+func (t *tree) guard(armed chan<- error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = hutch.Wrap(hutch.CodeInternal, fmt.Errorf("watch: %v", p), "the guest agent met an internal error")
+		}
+	}()
+	return t.actor.user.Do(func() error { return t.run(t.ctx, armed) })
 }
 
 // run watches until ctx or the directory is gone. It says on armed when nothing can be

@@ -197,6 +197,28 @@ func TestWatchRecursive(t *testing.T) {
 	wantCode(t, "the directory is moved", <-w.ended, hutch.CodeNotFound, "")
 }
 
+// The same at once and again and again: wherever the watch is behind, the file is told of
+// under the name that its directory has in the end.
+func TestWatchRenamesAtOnce(t *testing.T) {
+	b := newBox(t)
+	dir := b.smallDisk(t, "100m")
+	w := b.watch(t, hutch.WatchFiles{FileRef: ref(dir, ""), Recursive: true})
+	for i := range 300 {
+		before, after := fmt.Sprintf("%s/a%d", dir, i), fmt.Sprintf("%s/b%d", dir, i)
+		if err := errors.Join(os.MkdirAll(before+"/x/y", 0o755), os.Rename(before, after), os.Rename(after+"/x", after+"/z")); err != nil {
+			t.Fatal(err)
+		}
+		put(t, fmt.Sprintf("%s/z/y/f%d", after, i), "x")
+	}
+	for i := range 300 {
+		name := fmt.Sprintf("b%d/z/y/f%d", i, i)
+		got := w.until(t, "create "+name)
+		if j := slices.IndexFunc(got, func(e string) bool { return strings.HasSuffix(e, fmt.Sprint("/f", i)) && !strings.HasSuffix(e, name) }); j >= 0 {
+			t.Errorf("also %s", got[j])
+		}
+	}
+}
+
 // A reader who does not keep up is told that events are lost, and the watch goes on.
 func TestWatchOverflow(t *testing.T) {
 	b := newBox(t)

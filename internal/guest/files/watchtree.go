@@ -1,8 +1,11 @@
 package files
 
 import (
+	"context"
 	"errors"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,13 +30,17 @@ type node struct {
 	// told are names that were found when the directory was taken in, and of which the
 	// kernel may tell again.
 	told map[string]struct{}
+	// untold says that not all that is in it was told of and taken in, because when it was
+	// looked at it did not have the path any more that events had told of so far.
+	untold bool
 }
 
 // tree turns the kernel's events, which are about single directories, into events about
 // paths in a tree. It is used by one goroutine.
 type tree struct {
 	actor     *actor
-	abs       string // of the directory that was asked for
+	ctx       context.Context //nolint:containedctx // of the call that the tree is the state of
+	abs       string          // of the directory that was asked for
 	recursive bool
 	emit      func(op hutch.FileOp, rel string)
 
@@ -103,10 +110,19 @@ func (t *tree) take(n *node, name string, tell bool) error {
 		return nil
 	}
 	p, err := t.actor.place(join(t.abs, rel))
+	if gone(err) {
+		n.untold = true // it has another path by now, of which an event is still to come
+		return nil
+	}
 	if err != nil {
 		return passing(err)
 	}
 	defer p.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(p.fd(), &st); err != nil || (n.id != inode{st.Dev, st.Ino}) {
+		n.untold = true // the same, and another directory has its path
+		return passing(err)
+	}
 	return t.takeAt(n, p, 0, tell)
 }
 
@@ -148,6 +164,7 @@ func (t *tree) takeAt(n *node, p place, depth int, tell bool) error {
 	child := t.nodes[wd]
 	if child != nil { // the kernel knows it: it was moved while nobody looked
 		t.detach(child)
+		child.untold = false
 	} else {
 		child = &node{wd: wd, id: inode{st.Dev, st.Ino}}
 		t.nodes[wd] = child
@@ -156,7 +173,7 @@ func (t *tree) takeAt(n *node, p place, depth int, tell bool) error {
 	return t.spread(child, dir, depth+1, tell)
 }
 
-// spread watches the directories in an open one.
+// spread watches the directories in an open one. With tell, all that is found is told of.
 func (t *tree) spread(n *node, dir *os.File, depth int, tell bool) error {
 	after := ""
 	for {
@@ -164,9 +181,17 @@ func (t *tree) spread(n *node, dir *os.File, depth int, tell bool) error {
 		if err != nil {
 			return passing(err)
 		}
+		// What was found before the directory was renamed is at its old path. If the rename
+		// came first, its event is still to come, and then the rest is told.
+		if tell && !n.untold && !t.isAt(n) {
+			n.untold = true
+		}
 		for _, name := range names {
+			if err := t.ctx.Err(); err != nil {
+				return err
+			}
 			after = name
-			if tell {
+			if tell && !n.untold {
 				t.tellFound(n, name)
 			}
 			p := place{dir, name}
@@ -231,146 +256,49 @@ func (t *tree) tell(op hutch.FileOp, n *node, name string) {
 	}
 }
 
-// handle takes in one event. errWatchGone is the end of the watch.
-func (t *tree) handle(e rawEvent) error {
-	if e.mask&unix.IN_Q_OVERFLOW != 0 {
-		if err := t.rearm(); err != nil {
-			return err
-		}
-		t.emit(hutch.OpOverflow, "")
-		return nil
-	}
-	n := t.nodes[e.wd]
-	if n == nil {
-		return nil // dropped meanwhile
-	}
-	if e.mask&unix.IN_MOVED_TO == 0 || len(t.moved) > 1 {
-		t.settle(e.cookie)
-	}
-	if e.name == "" {
-		return t.self(n, e)
-	}
-	if isTemp(e.name) {
-		t.temp(e)
-		return nil
-	}
-	switch {
-	case e.mask&unix.IN_CREATE != 0:
-		return t.created(n, e)
-	case e.mask&unix.IN_MOVED_TO != 0:
-		return t.movedTo(n, e)
-	case e.mask&unix.IN_MOVED_FROM != 0:
-		child := n.below[e.name]
-		t.tell(hutch.OpRename, n, e.name)
-		delete(n.told, e.name)
-		if child != nil {
-			t.detach(child)
-		}
-		t.moved[e.cookie] = child
-	case e.mask&unix.IN_DELETE != 0:
-		t.tell(hutch.OpRemove, n, e.name)
-		delete(n.told, e.name)
-		if child := n.below[e.name]; child != nil {
-			t.drop(child)
-		}
-	case e.mask&unix.IN_ATTRIB != 0:
-		t.tell(hutch.OpChmod, n, e.name)
-	case e.mask&unix.IN_MODIFY != 0:
-		t.tell(hutch.OpWrite, n, e.name)
-	}
-	return nil
-}
-
-// settle drops what has left the tree: renames whose second half did not follow.
-func (t *tree) settle(cookie uint32) {
-	for c, n := range t.moved {
-		if c != cookie {
-			delete(t.moved, c)
-			t.drop(n)
-		}
-	}
-}
-
-// self takes in an event about a watched directory itself. Of those below the root its
-// parent tells too.
-func (t *tree) self(n *node, e rawEvent) error {
-	switch {
-	case n == t.root && e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT|unix.IN_IGNORED) != 0:
-		return errWatchGone
-	case e.mask&unix.IN_IGNORED != 0:
-		t.detach(n)
-		delete(t.nodes, n.wd)
-	}
-	return nil
-}
-
-// temp remembers what becomes of a file that a write has put beside its target.
-func (t *tree) temp(e rawEvent) {
-	if e.mask&unix.IN_MOVED_FROM != 0 {
-		clear(t.temps) // a rename to a name that is not watched has no second half
-		t.temps[e.cookie] = e.name
-	}
-}
-
-func (t *tree) created(n *node, e rawEvent) error {
-	if _, told := n.told[e.name]; told {
-		delete(n.told, e.name)
-	} else {
-		t.tell(hutch.OpCreate, n, e.name)
-	}
-	if e.mask&unix.IN_ISDIR != 0 && t.recursive && n.below[e.name] == nil {
-		return t.take(n, e.name, true)
-	}
-	return nil
-}
-
-// movedTo takes in the second half of a rename, or the only one of a file from elsewhere.
-func (t *tree) movedTo(n *node, e rawEvent) error {
-	if temp, ours := t.temps[e.cookie]; ours {
-		delete(t.temps, e.cookie)
-		delete(n.told, e.name)
-		if !strings.HasPrefix(temp, tempOld) {
-			t.tell(hutch.OpCreate, n, e.name)
-		}
-		if !strings.HasPrefix(temp, tempCopy) {
-			t.tell(hutch.OpWrite, n, e.name)
-			return nil
-		}
-	} else if _, told := n.told[e.name]; !told {
-		t.tell(hutch.OpCreate, n, e.name)
-	}
-	delete(n.told, e.name)
-	child, known := t.moved[e.cookie]
-	delete(t.moved, e.cookie)
-	if e.mask&unix.IN_ISDIR == 0 || !t.recursive {
-		return nil
-	}
-	if replaced := n.below[e.name]; replaced != nil && replaced != child {
-		t.drop(replaced)
-	}
-	if known && child != nil {
-		t.attach(child, n, e.name)
-		if t.isAt(child) {
-			return nil
-		}
-		// Events are late: what was taken in under the old name was a directory that came
-		// there after the rename. Its own event is still to come.
-		t.detach(child)
-	}
-	return t.take(n, e.name, true)
-}
-
-// isAt reports whether a node is where it is said to be, or nothing is.
-func (t *tree) isAt(n *node) bool {
+// lookAt says what is where a node is said to be.
+func (t *tree) lookAt(n *node) (id inode, err error) {
 	rel, ok := t.path(n, "")
 	if !ok {
-		return true
+		return id, unix.ENOENT
 	}
 	p, err := t.actor.place(join(t.abs, rel))
 	if err != nil {
-		return true
+		return id, err
 	}
 	defer p.Close()
 	st, err := p.lstat()
-	return err != nil || n.id == inode{st.Dev, st.Ino}
+	return inode{st.Dev, st.Ino}, err
+}
+
+// isAt reports whether a node is where it is said to be.
+func (t *tree) isAt(n *node) bool {
+	id, err := t.lookAt(n)
+	return err == nil && id == n.id
+}
+
+// isGone reports whether nothing is where a node is said to be.
+func (t *tree) isGone(n *node) bool {
+	_, err := t.lookAt(n)
+	return gone(err)
+}
+
+// retell tells of what was found below a node and not told of, now that it has its name.
+func (t *tree) retell(n *node, depth int) error {
+	for _, child := range slices.Collect(maps.Values(n.below)) {
+		if err := t.retell(child, depth+1); err != nil {
+			return err
+		}
+	}
+	rel, ok := t.path(n, "")
+	if !n.untold || !ok || !t.isAt(n) {
+		return nil
+	}
+	dir, err := t.actor.open(unix.AT_FDCWD, join(t.abs, rel), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return passing(err)
+	}
+	defer dir.Close()
+	n.untold = false // unless it has been renamed again
+	return t.spread(n, dir, depth, true)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -349,6 +350,23 @@ func TestUpload(t *testing.T) {
 	r, err = b.WriteFile(within(t), hutch.WriteFile{FileRef: ref("up/f", ""), Upload: "u-2", Offset: at, Last: true, Content: strings.NewReader(rest)})
 	if err != nil || r.Offset != 1<<20+1 || get(t, b.home+"/up/f") != strings.Repeat("a", 1<<20)+"b" {
 		t.Errorf("continued: %+v, %v", r, err)
+	}
+}
+
+// Parts that an agent before this one left, long ago, are not gone on with.
+func TestUploadStale(t *testing.T) {
+	b := newBox(t)
+	w := hutch.WriteFile{FileRef: ref("f", ""), Upload: "u"}
+	if r := b.write(t, w, "old"); r.Offset != 3 {
+		t.Fatalf("%+v", r)
+	}
+	old := time.Now().Add(-25 * time.Hour)
+	if err := os.Chtimes(b.home+"/"+names(t, b.home)[0], old, old); err != nil {
+		t.Fatal(err)
+	}
+	w.Last = true
+	if r := b.write(t, w, "new"); r.Offset != 3 || get(t, b.home+"/f") != "new" {
+		t.Errorf("%+v, holds %q", r, get(t, b.home+"/f"))
 	}
 }
 

@@ -166,6 +166,11 @@ func (c *Client) shellStreams(t *testing.T) {
 		if r := c.End(t, st.ID); string(r.Stdout.Head) != "got one\ntwo\n" {
 			t.Errorf("%+v", r)
 		}
+		s.run(t, "set -x")
+		if r := s.says(t, "echo traced", "traced\n"); string(r.Stderr.Head) != "++ echo traced\n" {
+			t.Errorf("traced as %q", r.Stderr.Head)
+		}
+		s.run(t, "set +x")
 		s.says(t, "exec >/tmp/shell-exec; echo into the file", "")
 		s.says(t, "cat /tmp/shell-exec", "into the file\n")
 	})

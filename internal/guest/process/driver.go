@@ -100,6 +100,7 @@ type shellPipes struct {
 	// keepers are the agent's own ends of the pipes' other side, which keep a pipe from
 	// ending before the shell has opened it.
 	keepers []*os.File
+	opening *os.File // the one to be closed once the shell has opened them all; can be nil
 }
 
 func (s *session) openPipes(e *Exec) (files shellPipes, err error) {
@@ -111,6 +112,14 @@ func (s *session) openPipes(e *Exec) (files shellPipes, err error) {
 		}
 		files.in = files.stdin.Name()
 		files.keepers = append(files.keepers, r)
+		// The input can be over before the shell has opened it, which would wait for a
+		// writer then. This one is there until it has.
+		fd, err := unix.Open(files.in, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return files, fmt.Errorf("open pipe: %w", err)
+		}
+		files.opening = os.NewFile(uintptr(fd), files.in)
+		files.keepers = append(files.keepers, files.opening)
 	} else {
 		files.in = os.DevNull
 	}
@@ -159,7 +168,7 @@ func (s *session) begin(e *Exec, files shellPipes) {
 	ended := make(chan exit, 1)
 	e.exited = ended
 	s.mu.Lock()
-	s.nonce, s.ended = nonce, ended
+	s.nonce, s.ended, s.opening = nonce, ended, files.opening
 	s.commands = append(s.commands, e)
 	last := s.last
 	s.mu.Unlock()
@@ -167,13 +176,16 @@ func (s *session) begin(e *Exec, files shellPipes) {
 		s.finish(exit{status: s.host.waitStatus(), at: time.Now()})
 		return
 	}
-	run := "builtin eval -- " + quote(e.spec.Cmd) + " <" + quote(files.in) + " >" + quote(files.out) + " 2>" + quote(files.err)
+	run := "builtin eval -- " + quote(e.spec.Cmd) + " 2>" + quote(files.err)
 	if last != 0 {
 		// $? is what the command before left. As the last of a list the command still
 		// heeds set -e, and what comes before it does not.
 		run = fmt.Sprintf("__hutch_status %d || ", last) + run
 	}
-	s.write("__hutch_begin " + string(e.id) + "\n" + run + "\n__hutch_end " + nonce + "\n")
+	// The begin is reported when the pipes are open, but for that of stderr, where set -x
+	// would show it.
+	s.write("{ __hutch_begin " + string(e.id) + "; " + run + "\n} <" + quote(files.in) + " >" + quote(files.out) +
+		"\n__hutch_end " + nonce + "\n")
 }
 
 // superviseInShell is supervise for a command in a session.

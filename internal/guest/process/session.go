@@ -41,6 +41,7 @@ type session struct {
 	running  *Exec  // the command that runs, or is about to
 	nonce    string // that its report must begin with
 	begun    bool   // the shell has come to it
+	opening  *os.File
 	ended    chan exit
 	last     int    // exit status of the last command
 	cwd      string // as the last report has it
@@ -258,7 +259,12 @@ func (e *Exec) waitStatus() syscall.WaitStatus {
 func (s *session) take(reports []report) {
 	for _, r := range reports {
 		s.mu.Lock()
-		s.begun = s.begun || s.running != nil && r.status == begun && r.nonce == string(s.running.id)
+		if s.running != nil && r.status == begun && r.nonce == string(s.running.id) {
+			s.begun = true
+			if s.opening != nil {
+				_ = s.opening.Close()
+			}
+		}
 		ours := s.running != nil && s.nonce != "" && r.nonce == s.nonce && r.status != begun
 		if ours {
 			s.last = r.status
@@ -289,7 +295,7 @@ func (s *session) leave() (cwd string) {
 	over := s.over()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.nonce, s.begun, s.ended = nil, "", false, nil
+	s.running, s.nonce, s.begun, s.opening, s.ended = nil, "", false, nil, nil
 	s.count++
 	if over {
 		return ""

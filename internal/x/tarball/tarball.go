@@ -29,7 +29,7 @@ func Pack(w io.Writer, dir string, exclude []string) (skipped []string, err erro
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	tw := tar.NewWriter(w)
 	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -132,7 +132,7 @@ func Unpack(r io.Reader, dir string) (skipped []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	u := unpacking{root: root}
 	tr := tar.NewReader(r)
 	for {
