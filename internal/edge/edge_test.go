@@ -363,7 +363,7 @@ func TestUpgradeGoesThrough(t *testing.T) {
 	defer c.Close()
 	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: 3000-%s.localhost\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", box)
 	rd := bufio.NewReader(c)
-	resp, err := http.ReadResponse(rd, nil)
+	resp, err := http.ReadResponse(rd, nil) //nolint:bodyclose // it has none: the connection goes on as something else
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v: %v", resp, err)
 	}

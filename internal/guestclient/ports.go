@@ -64,7 +64,7 @@ func (c *Client) dialPort(ctx context.Context, port int) (*portConn, error) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		resp, err := c.sendReader(life, req, body)
+		resp, err := c.sendReader(life, req, body) //nolint:bodyclose // the connection is it, and closes it
 		done <- answer{resp, err}
 	}()
 	var a answer

@@ -77,7 +77,7 @@ func testAppend(t *testing.T, c *Client) {
 		if err := c.appendInput(t.Context(), s.ID, strings.Repeat("x", guestapi.MaxInput+1), false); code(err) != hutch.CodeTooLarge {
 			t.Errorf("a piece that is too large: %v", err)
 		}
-		if _, err := c.do(t.Context(), "POST", path(s.ID, "/stdin?append=1&offset=3"), strings.NewReader("x")); code(err) != hutch.CodeBadRequest {
+		if _, err := c.do(t.Context(), "POST", path(s.ID, "/stdin?append=1&offset=3"), strings.NewReader("x")); code(err) != hutch.CodeBadRequest { //nolint:bodyclose // an error has none
 			t.Errorf("append with an offset: %v", err)
 		}
 		none := c.Start(t, hutch.ExecSpec{Cmd: "sleep 309"})

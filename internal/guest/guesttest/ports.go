@@ -125,7 +125,7 @@ func (c *Client) dial(t testing.TB, port int) (*portConn, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := c.roundTrip(req)
+	resp, err := c.roundTrip(req) //nolint:bodyclose // the connection is it, and closes it
 	if err != nil {
 		cancel()
 		return nil, err

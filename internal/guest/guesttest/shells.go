@@ -167,7 +167,7 @@ func (c *Client) shellStreams(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		s.run(t, "set -x")
-		if r := s.says(t, "echo traced", "traced\n"); string(r.Stderr.Head) != "++ echo traced\n" {
+		if r := s.says(t, "echo traced", "traced\n"); string(r.Stderr.Head) != "+++ echo traced\n" {
 			t.Errorf("traced as %q", r.Stderr.Head)
 		}
 		s.run(t, "set +x")

@@ -39,8 +39,10 @@ const (
 // A command is given up by a trap on DEBUG that, before every simple command but those of
 // the driver, leaves all loops and says by its status that the command is not to be run,
 // as it can under extdebug. Nothing after a break is run, so the break itself must fail.
-func prelude(status string) string {
+func prelude(dir string) string {
+	status := dir + "/status"
 	return `
+__hutch_next() { ` + readText(dir) + `; }
 __hutch_resume() { if [[ -n ${__hutch_aborted-} ]]; then builtin trap - DEBUG; builtin shopt -u extdebug; __hutch_aborted=; fi; }
 __hutch_skip() { case $BASH_COMMAND in *__hutch*|*DEBUG*) builtin return 0;; esac; builtin return 1; }
 __hutch_begin() { __hutch_resume; builtin export ` + Marker + `="$1"; builtin printf '%s ` + fmt.Sprint(begun) + ` %s\0' "$1" "$PWD" >` + quote(status) + `; }
@@ -49,6 +51,15 @@ __hutch_end() { builtin local __hutch_st=$?; __hutch_resume; builtin printf '%s 
 builtin trap '__hutch_aborted=1; builtin shopt -s extdebug; builtin trap "__hutch_skip || ! builtin break 1000 2>/dev/null" DEBUG' ` + fmt.Sprint(abortSignal) + `
 `
 }
+
+// readText makes a shell read the text of a command, to the end of the pipe that it comes
+// through: the number is more than any has bytes. The text is in an array, since those are not
+// exported, not even under set -a. readNext is short for it once the prelude was run.
+func readText(dir string) string {
+	return `IFS= builtin read -r -N 9999999 '__hutch[0]' <` + quote(dir+"/text") + ` || builtin true`
+}
+
+const readNext = "__hutch_next"
 
 // quote makes one word of s for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
@@ -164,7 +175,7 @@ func closePipe(f *os.File) {
 
 // begin types the command.
 func (s *session) begin(e *Exec, files shellPipes) {
-	nonce := rand.Text()
+	nonce := rand.Text()[:16]
 	ended := make(chan exit, 1)
 	e.exited = ended
 	s.mu.Lock()
@@ -184,8 +195,7 @@ func (s *session) begin(e *Exec, files shellPipes) {
 	}
 	// The begin is reported when the pipes are open, but for that of stderr, where set -x
 	// would show it.
-	s.write("{ __hutch_begin " + string(e.id) + "; " + run + "\n} <" + quote(files.in) + " >" + quote(files.out) +
-		"\n__hutch_end " + nonce + "\n")
+	s.tell("__hutch_begin "+string(e.id)+"; "+run, " <"+quote(files.in)+" >"+quote(files.out), "__hutch_end "+nonce)
 }
 
 // superviseInShell is supervise for a command in a session.

@@ -139,7 +139,11 @@ func (s *session) start(e *Exec) error {
 	if err := os.MkdirAll(s.dir, 0o711); err != nil {
 		return noPipes(err)
 	}
-	status, keeper, err := s.fifo("status")
+	err = s.makeFifo("text")
+	var status, keeper *os.File
+	if err == nil {
+		status, keeper, err = s.fifo("status")
+	}
 	if err != nil {
 		s.removeDir()
 		return noPipes(err)
@@ -163,7 +167,7 @@ func (s *session) start(e *Exec) error {
 	t.lingering[s.host.id] = s.host // where processes are looked for, until none is left
 	t.mu.Unlock()
 	go s.serve(status, keeper)
-	s.untold = prelude(s.dir + "/status")
+	s.untold = prelude(s.dir)
 	return nil
 }
 
@@ -173,23 +177,57 @@ func noPipes(err error) error {
 
 func (s *session) removeDir() { _ = os.RemoveAll(s.dir) } // what cannot be removed is inside only
 
-// write types at the shell. It does not wait: one that does not read is a hung one. What was
-// typed before has been read, since the command in it has ended.
-func (s *session) write(text string) {
+// tell has the shell run text with those redirections, and after it a line. It does not
+// wait: a shell that does not read is a hung one. What came before has been read, since the
+// command in it has ended.
+//
+// A shell reads what it is typed byte by byte, with a system call for each, and what comes
+// from a named pipe in one piece: so it is typed no more than that it should look there.
+func (s *session) tell(text, redirections, after string) {
+	read := readNext
+	if s.untold != "" {
+		read = readText(s.dir)
+		text, s.untold = s.untold+text, ""
+	}
+	lines := read + `; { eval "$__hutch"; }` + redirections + "\n" + after + "\n"
 	pipe := s.host.stdin.pipe
-	text, s.untold = s.untold+text, ""
-	go func() { _, _ = pipe.WriteString(text) }() // a shell that has ended is told otherwise
+	go func() {
+		// What fails here fails because the shell has ended, which serve sees.
+		_, _ = pipe.WriteString(lines)
+		if f, err := os.OpenFile(s.dir+"/text", os.O_WRONLY|unix.O_NOFOLLOW, 0); err == nil { // once the shell has
+			_, _ = f.WriteString(text)
+			_ = f.Close()
+		}
+	}()
 }
 
-// fifo makes a named pipe for the session's user, and opens both of its ends.
-func (s *session) fifo(name string) (r, w *os.File, err error) {
+// end removes the session's pipes. Whoever waits for the shell to open one is released.
+func (s *session) end() {
+	fd, err := unix.Open(s.dir+"/text", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	s.removeDir() // while it is open: nobody begins to wait after this
+	if err == nil {
+		unix.Close(fd)
+	}
+}
+
+// makeFifo makes a named pipe for the session's user.
+func (s *session) makeFifo(name string) error {
 	path := s.dir + "/" + name
 	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, nil, fmt.Errorf("make pipe: %w", err)
+		return fmt.Errorf("make pipe: %w", err)
 	}
 	if err := unix.Chown(path, int(s.uid), int(s.gid)); err != nil {
-		return nil, nil, fmt.Errorf("give pipe to its user: %w", err)
+		return fmt.Errorf("give pipe to its user: %w", err)
 	}
+	return nil
+}
+
+// fifo makes a named pipe and opens both of its ends.
+func (s *session) fifo(name string) (r, w *os.File, err error) {
+	if err := s.makeFifo(name); err != nil {
+		return nil, nil, err
+	}
+	path := s.dir + "/" + name
 	const flags = unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	rd, err := unix.Open(path, unix.O_RDONLY|flags, 0)
 	if err != nil {
@@ -206,7 +244,7 @@ func (s *session) fifo(name string) (r, w *os.File, err error) {
 
 // serve takes the shell's reports until it has ended.
 func (s *session) serve(status, keeper *os.File) {
-	defer s.removeDir()
+	defer s.end()
 	defer keeper.Close()
 	defer status.Close()
 	go func() {
