@@ -283,6 +283,14 @@ func TestCompose(t *testing.T) {
 	if r := b.get("p1"); r.status != 404 {
 		t.Errorf("a source is left: %d", r.status)
 	}
+	// What was made is not removed as one of its sources, however it is named.
+	for _, paths := range [][2]string{{"c", "/home/user/c"}, {"/home/user/./c", "c"}, {"c", "c"}} {
+		b.put("c", "kept")
+		r := b.agent("POST", "/files/compose", strings.NewReader(`{"source_paths":["`+paths[0]+`"],"destination":"`+paths[1]+`"}`))
+		if got := b.get("c"); r.status != 200 || string(got.body) != "kept" {
+			t.Errorf("%q: got %d %s, then %d %q", paths, r.status, r.body, got.status, got.body)
+		}
+	}
 	for body, status := range map[string]int{
 		`{"source_paths":["missing"],"destination":"x"}`: 404, `{"source_paths":[],"destination":"x"}`: 400, `{"source_paths":["a"]}`: 400, `{`: 400,
 		`{"source_paths":["a"],"destination":"x","username":"nobody-here"}`: 401,

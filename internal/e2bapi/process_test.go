@@ -502,6 +502,18 @@ func TestOnlyJSON(t *testing.T) {
 	}
 }
 
+// With an agent's token commands can be run, so who may only look is not told it.
+func TestReadersAreToldNoToken(t *testing.T) {
+	b := newBench(t)
+	for key, told := range map[string]bool{adminKey: true, runKey: true, readKey: false} {
+		var v detailView
+		b.do("GET", "/sandboxes/"+string(b.sb), nil, "X-API-KEY", key).json(t, &v)
+		if (v.AgentToken != "") != told || v.SandboxID != b.sb {
+			t.Errorf("%s: %+v", key, v)
+		}
+	}
+}
+
 func TestAgentTokens(t *testing.T) {
 	b := newBench(t)
 	open := b.control("POST", "/sandboxes", `{"templateID":"base"}`)

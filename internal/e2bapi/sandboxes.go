@@ -138,8 +138,12 @@ func (a *API) info(w http.ResponseWriter, c call) error {
 		return err
 	}
 	public := !sb.Access.PrivatePorts
+	token := ""
+	if c.key.Scope.Includes(hutch.ScopeRun) { // with it commands can be run
+		token = a.agentToken(sb)
+	}
 	return ok(w, http.StatusOK, detailView{
-		listedView: showListed(sb), AgentToken: a.agentToken(sb), Domain: a.cfg.Domain,
+		listedView: showListed(sb), AgentToken: token, Domain: a.cfg.Domain,
 		Network:   network{AllowPublicTraffic: &public, MaskRequestHost: sb.Access.MaskHost},
 		Lifecycle: lifecycleView{OnTimeout: "kill"}, Volumes: []struct{}{},
 	})

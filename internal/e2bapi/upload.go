@@ -254,7 +254,11 @@ func (a *API) composed(w http.ResponseWriter, r *http.Request) (written, error) 
 		}
 		out = showWritten(*res.Info)
 		for _, ref := range refs {
-			if ref.Path == to.Path {
+			same, err := sameFile(ctx, g, ref, to, *res.Info)
+			if err != nil {
+				return err
+			}
+			if same {
 				continue
 			}
 			if err := g.RemoveFile(ctx, hutch.RemoveFile{FileRef: ref, Missing: true}); err != nil {
@@ -264,6 +268,23 @@ func (a *API) composed(w http.ResponseWriter, r *http.Request) (written, error) 
 		return nil
 	})
 	return out, err
+}
+
+// sameFile reports whether a source is what has just been written, by whatever path: that
+// must not be removed. Of two files that look alike in every way one is kept too many.
+func sameFile(ctx context.Context, g hutch.Guest, source, to hutch.FileRef, made hutch.FileInfo) (bool, error) {
+	st, err := g.StatFile(ctx, source)
+	if errors.Is(err, hutch.ErrNotFound) {
+		return true, nil // it is gone: there is nothing to remove
+	}
+	if err != nil {
+		return false, err
+	}
+	if st.Type == hutch.TypeSymlink {
+		return false, nil // the link goes, what it leads to stays
+	}
+	return st.Path == made.Path || source.Path == to.Path ||
+		st.ModTime.Equal(made.ModTime) && st.Size == made.Size && st.UID == made.UID && st.GID == made.GID && st.Mode == made.Mode, nil
 }
 
 // chain reads files one after another, each opened when its turn comes.

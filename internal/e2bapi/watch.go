@@ -93,6 +93,8 @@ func (a *API) watchDir(ctx context.Context, m *watchMessage, out *frames[watchAn
 const (
 	maxWatchers = 128   // of one sandbox
 	maxEvents   = 10000 // of one watcher, not fetched yet
+
+	maxEventBytes = 2 << 20 // of those, about
 )
 
 // watchers are those that clients made, to fetch events from.
@@ -170,6 +172,7 @@ type eventLog struct {
 
 	mu     sync.Mutex
 	events []fileEvent
+	bytes  int   // of events, about
 	err    error // ends it, after the events before it
 }
 
@@ -177,14 +180,27 @@ func (l *eventLog) add(ev hutch.FileEvent) error {
 	shown, err := showEvent(ev)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err == nil && len(l.events) >= maxEvents {
+	size := eventSize(ev)
+	if err == nil && (len(l.events) >= maxEvents || l.bytes+size > maxEventBytes && len(l.events) > 0) {
 		err = errOverflow
 	}
 	if err != nil {
 		return err
 	}
-	l.events = append(l.events, shown)
+	l.events, l.bytes = append(l.events, shown), l.bytes+size
 	return nil
+}
+
+// eventSize is about what an event takes in memory.
+func eventSize(ev hutch.FileEvent) int {
+	n := 128 + len(ev.Name)
+	if e := ev.Entry; e != nil {
+		n += 384 + 3*len(e.Path) + len(e.LinkTarget)
+		for k, v := range e.Metadata {
+			n += 64 + len(k) + len(v)
+		}
+	}
+	return n
 }
 
 func (l *eventLog) fail(err error) {
@@ -201,7 +217,7 @@ func (l *eventLog) take() ([]fileEvent, error) {
 		return nil, l.err
 	}
 	out := l.events
-	l.events = nil
+	l.events, l.bytes = nil, 0
 	return out, nil
 }
 

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/quota"
 )
 
 // Sandboxes finds the sandboxes that requests are for.
@@ -75,7 +76,7 @@ type Edge struct {
 	tokens    Tokens
 	next      http.Handler
 	log       *slog.Logger
-	load      load
+	load      *quota.Quota[hutch.SandboxID]
 }
 
 // New returns an Edge in front of next. It does no I/O and starts no goroutine.
@@ -96,7 +97,7 @@ func New(cfg Config, s Sandboxes, t Tokens, next http.Handler, log *slog.Logger)
 	if cfg.Recovered == nil {
 		cfg.Recovered = func() bool { return true }
 	}
-	return &Edge{cfg: cfg, sandboxes: s, tokens: t, next: next, log: log.With("component", "edge"), load: load{max: cfg.MaxRequests, n: map[hutch.SandboxID]int{}}}
+	return &Edge{cfg: cfg, sandboxes: s, tokens: t, next: next, log: log.With("component", "edge"), load: quota.New[hutch.SandboxID](cfg.MaxRequests)}
 }
 
 // ServeHTTP takes a request to its sandbox, or to the next handler.

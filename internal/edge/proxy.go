@@ -9,11 +9,13 @@ import (
 	"net/http/httputil"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"hutch.dev/hutch"
 )
+
+// maxHeader bounds the header of an answer from inside, as the server bounds its callers'.
+const maxHeader = 64 << 10
 
 // forward takes a request to a port inside and its answer back, as they come.
 func (e *Edge) forward(w http.ResponseWriter, r *http.Request, to target) {
@@ -25,12 +27,13 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, to target) {
 	if sb.Access.PrivatePorts && !e.admitted(w, r, to) {
 		return
 	}
-	if !e.load.enter(sb.ID) {
+	leave, ok := e.load.Enter(sb.ID)
+	if !ok {
 		w.Header().Set("Retry-After", "1")
 		e.refuse(w, r, to, tooMany)
 		return
 	}
-	defer e.load.leave(sb.ID)
+	defer leave()
 	g, done, err := e.sandboxes.Guest(r.Context(), sb.Project, sb.ID)
 	if err != nil {
 		e.refuse(w, r, to, refusalOf(err))
@@ -64,6 +67,8 @@ func (e *Edge) proxy(g hutch.Guest, sb hutch.Sandbox, to target) *httputil.Rever
 			},
 			DisableKeepAlives:  true,
 			DisableCompression: true, // what the server inside sends is what the caller gets
+			// A server inside that never ends its header holds no more than this.
+			MaxResponseHeaderBytes: maxHeader,
 		},
 		FlushInterval: -1,
 		ErrorLog:      nil,
@@ -136,29 +141,3 @@ func (conn) SetReadDeadline(time.Time) error  { return nil }
 func (conn) SetWriteDeadline(time.Time) error { return nil }
 
 var _ io.ReadWriteCloser = conn{}
-
-// load counts requests under way for each sandbox.
-type load struct {
-	max int
-
-	mu sync.Mutex
-	n  map[hutch.SandboxID]int
-}
-
-func (l *load) enter(id hutch.SandboxID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.n[id] >= l.max {
-		return false
-	}
-	l.n[id]++
-	return true
-}
-
-func (l *load) leave(id hutch.SandboxID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.n[id]--; l.n[id] <= 0 {
-		delete(l.n, id)
-	}
-}

@@ -217,7 +217,9 @@ func TestPortNonsense(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		n, err := io.Copy(io.Discard, p)
-		if !errors.Is(err, hutch.ErrGuestUnresponsive) || n > duplex.Window {
+		// What is read makes room for more, so that how much comes before the end is
+		// found depends on who is faster; that it is no clean end does not.
+		if !errors.Is(err, hutch.ErrGuestUnresponsive) || n > int64(len(answer)) {
 			t.Errorf("%s: %d bytes, %v", name, n, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/quota"
 )
 
 // Services is what the API calls. All are needed but MetricsPage and Metrics.
@@ -85,6 +86,8 @@ type API struct {
 	terms *terminals
 	watch *watchers
 	large *semaphore.Weighted // memory of large answers, in bytes
+
+	proxied *quota.Quota[hutch.SandboxID]
 }
 
 // New returns an API. It does no I/O and starts no goroutine.
@@ -104,7 +107,7 @@ func New(cfg Config, svc Services, logger *slog.Logger) *API {
 	a := &API{
 		cfg: cfg, svc: svc, log: logger.With("component", "httpapi"), mux: http.NewServeMux(),
 		calls: newCalls(), terms: newTerminals(), watch: newWatchers(cfg.WatcherKeep),
-		large: semaphore.NewWeighted(maxLargeMemory),
+		large: semaphore.NewWeighted(maxLargeMemory), proxied: quota.New[hutch.SandboxID](maxProxied),
 	}
 	for _, rt := range slices.Concat(routes(), proxyRoutes(), unsupportedRoutes()) {
 		a.mux.Handle(strings.TrimPrefix(rt.method+" "+rt.pattern, " "), a.serve(rt))
@@ -132,7 +135,7 @@ func Server(ctx context.Context, h http.Handler, logger *slog.Logger) *http.Serv
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    maxHeader,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}

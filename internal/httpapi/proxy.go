@@ -22,6 +22,12 @@ import (
 // or has no time.
 const dialTimeout = 10 * time.Second
 
+// maxProxied is how many requests to servers in one sandbox may be under way.
+const maxProxied = 512
+
+// maxHeader bounds the header of a request, and of an answer from inside.
+const maxHeader = 64 << 10
+
 // headerProxySandbox names the sandbox to a server inside; the compatible API's name.
 const headerProxySandbox = "X-Fcs-Sandbox"
 
@@ -45,6 +51,11 @@ func (a *API) proxy(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	leave, ok := a.proxied.Enter(sb.ID)
+	if !ok {
+		return hutch.Errorf(hutch.CodeRateLimited, "%d requests to servers in this sandbox are under way, which is the most: try again in a moment", maxProxied)
+	}
+	defer leave()
 	g, done, err := a.guest(r)
 	if err != nil {
 		return err
@@ -138,6 +149,8 @@ func oneConnection(conn hutch.PortConn) *http.Transport {
 	return &http.Transport{
 		DisableKeepAlives:  true,
 		DisableCompression: true,
+		// A server inside that never ends its header holds no more than callers may send.
+		MaxResponseHeaderBytes: maxHeader,
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			c := conn
 			if conn = nil; c == nil {

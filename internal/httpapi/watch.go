@@ -59,6 +59,7 @@ func showChange(ev hutch.FileEvent) api.FileChange {
 const (
 	maxWatchers    = 64     // of one project
 	maxChanges     = 10_000 // kept for one watcher
+	maxChangeBytes = 2 << 20
 	maxChangesPage = 1000
 	maxPoll        = 20 * time.Second // under the 30 s that clients wait for a first byte
 )
@@ -89,6 +90,7 @@ type watcher struct {
 
 	mu      sync.Mutex
 	changes []api.FileChange
+	bytes   int           // of changes, about
 	before  int64         // how many changes came before changes[0]
 	more    chan struct{} // closed and replaced when there are more, or it has ended
 	err     error         // why it ended
@@ -156,13 +158,35 @@ func (w *watcher) newsLocked() {
 func (w *watcher) event(ev hutch.FileEvent) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.changes) == maxChanges {
-		w.changes = w.changes[1:]
-		w.before++
+	c := showChange(ev)
+	w.bytes += changeSize(c)
+	for len(w.changes) == maxChanges || len(w.changes) > 0 && w.bytes > maxChangeBytes {
+		w.forgetLocked(1)
 	}
-	w.changes = append(w.changes, showChange(ev))
+	w.changes = append(w.changes, c)
 	w.newsLocked()
 	return nil
+}
+
+// forgetLocked drops the n oldest changes.
+func (w *watcher) forgetLocked(n int) {
+	for _, c := range w.changes[:n] {
+		w.bytes -= changeSize(c)
+	}
+	w.changes = w.changes[n:]
+	w.before += int64(n)
+}
+
+// changeSize is about what a change takes in memory.
+func changeSize(c api.FileChange) int {
+	n := 256 + len(c.Name) + len(c.RawName)
+	if f := c.File; f != nil {
+		n += 512 + 3*len(f.Path) + len(f.LinkTarget)
+		for k, v := range f.Metadata {
+			n += 64 + len(k) + len(v)
+		}
+	}
+	return n
 }
 
 func (w *watcher) ended(err error) {
@@ -184,8 +208,7 @@ func (w *watcher) after(cursor int64) (out api.Changes, more <-chan struct{}, er
 	if cursor < w.before {
 		out.Changes = append(out.Changes, api.FileChange{Op: hutch.OpOverflow})
 	} else {
-		w.changes = w.changes[cursor-w.before:]
-		w.before = cursor
+		w.forgetLocked(int(cursor - w.before))
 	}
 	page := w.changes[:min(len(w.changes), maxChangesPage)]
 	out.Changes = append(out.Changes, page...)

@@ -16,6 +16,9 @@ import (
 // What comes after is lost, and said to be.
 const maxEvents = 16 << 10
 
+// maxEventBytes bounds their names: with long paths they, not the events, take memory.
+const maxEventBytes = 1 << 20
+
 // happening is an event that waits for the reader.
 type happening struct {
 	op  hutch.FileOp
@@ -27,6 +30,7 @@ type happening struct {
 type events struct {
 	mu    sync.Mutex
 	queue []happening
+	bytes int           // of the names in queue
 	lost  bool          // the last of queue is an overflow
 	ended bool          // no more will come
 	err   error         // why
@@ -40,10 +44,10 @@ func (e *events) put(op hutch.FileOp, rel string) {
 	switch n := len(e.queue); {
 	case n > 0 && e.queue[n-1] == h && (op == hutch.OpWrite || op == hutch.OpChmod || op == hutch.OpOverflow):
 	case e.lost: // the reader must look anew in any case
-	case n >= maxEvents:
+	case n >= maxEvents || e.bytes+len(rel) > maxEventBytes:
 		e.queue, e.lost = append(e.queue, happening{op: hutch.OpOverflow}), true
 	default:
-		e.queue = append(e.queue, h)
+		e.queue, e.bytes = append(e.queue, h), e.bytes+len(rel)
 	}
 	e.mu.Unlock()
 	e.wake()
@@ -68,7 +72,7 @@ func (e *events) wake() {
 func (e *events) take() (queue []happening, ended bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	queue, e.queue, e.lost = e.queue, nil, false
+	queue, e.queue, e.bytes, e.lost = e.queue, nil, 0, false
 	return queue, e.ended, e.err
 }
 
