@@ -33,6 +33,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/quota"
 )
 
 // Nodes is what control asks of the hosts. In one process it is the node agent itself.
@@ -147,6 +148,7 @@ type Control struct {
 	execs     *execLog
 	activity  *activity
 	watchers  *eventWatchers
+	tails     *quota.Quota[hutch.ProjectID]
 	meter     *meter
 	builds    *builds
 	audit     *auditLog
@@ -168,7 +170,7 @@ func New(cfg Config, st store.Store, m Metrics, log *slog.Logger) *Control {
 	c := &Control{
 		cfg: cfg, store: st, metrics: m, log: log.With("component", "control"),
 		admission: newAdmission(cfg, m.QueueLength),
-		activity:  newActivity(), watchers: newEventWatchers(),
+		activity:  newActivity(), watchers: newEventWatchers(), tails: quota.New[hutch.ProjectID](maxTails),
 		work: work, cancel: cancel,
 		ready: hutch.Errorf(hutch.CodeUnavailable, "starting: sandboxes of the last run are being taken over"),
 	}

@@ -16,7 +16,10 @@ const (
 	maxLogLine = 64 << 10
 	// maxTailLines and maxTailBytes bound what is held to find the last lines.
 	maxTailLines = 100_000
-	maxTailBytes = 32 << 20
+	maxTailBytes = 4 << 20
+	// maxTails is how many callers of a project may be looking at last lines at once. Each
+	// holds those lines until it has read them, however slow it is.
+	maxTails = 8
 )
 
 // Logs hands what a sandbox's commands wrote to sink, line by line, in the order of the
@@ -97,6 +100,11 @@ var errEnough = errors.New("enough")
 // last hands out the last lines, looking at the commands from the newest back. reached is
 // told how far each command was read; it may be nil.
 func (l *logReader) last(ctx context.Context, reached func(hutch.Exec, position)) error {
+	leave, ok := l.c.tails.Enter(l.q.Project)
+	if !ok {
+		return hutch.Errorf(hutch.CodeRateLimited, "%d callers of this project are reading last lines of logs already: ask again in a moment, or for all lines", maxTails)
+	}
+	defer leave()
 	var parts []lastLines // of each command, the newest first
 	left := l.q.Tail
 	room := maxTailBytes

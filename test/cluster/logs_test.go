@@ -108,6 +108,39 @@ func TestLogs(t *testing.T) {
 	wantError(t, "a sink that fails", err, errInjected)
 }
 
+// Last lines are held until their reader has them: slow readers are few.
+func TestLogsHaveFewSlowReaders(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create()
+	w.wait(w.exec(sb, "echo a"))
+	q := hutch.LogQuery{Project: project, Sandbox: sb.ID, Tail: 1}
+	const readers = 8
+	reading, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, readers)
+	for range readers {
+		go func() {
+			done <- w.c.Logs(w.ctx(), q, func(hutch.LogLine) error {
+				reading <- struct{}{}
+				<-goOn
+				return nil
+			})
+		}()
+		<-reading
+	}
+	wantError(t, "one more", w.c.Logs(w.ctx(), q, func(hutch.LogLine) error { return nil }), hutch.ErrRateLimited)
+	if got := w.logs(sb); !slices.Equal(got, []string{"a"}) { // which holds no more than a line
+		t.Errorf("all lines: %q", got)
+	}
+	close(goOn)
+	for range readers {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := w.logs(sb, func(q *hutch.LogQuery) { q.Tail = 1 }); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("after them: %q", got)
+	}
+}
+
 // What is over a command's budget is there while its sandbox lives, and marked afterwards.
 // No line is longer than its bound.
 func TestLogsOfMuchOutput(t *testing.T) {
