@@ -61,7 +61,10 @@ func (a *API) Agent(which func(*http.Request) hutch.SandboxID) http.Handler {
 			writeFailure(w, err)
 			return
 		}
-		acc := account{sb: sb, user: basicUser(r)}
+		acc := account{sb: sb}
+		if presented != "" || openAgent(sb) {
+			acc.user = basicUser(r) // who has only a signature acts as whom it names
+		}
 		if acc.user == "" {
 			acc.user = actingUser(sb)
 		}

@@ -4,19 +4,16 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"hutch.dev/hutch/internal/x/credential"
 )
 
-// What carries a token. The names of the headers are E2B's.
+// What carries the token of private ports. The header is E2B's. The parameter is for who can
+// set no header: it is taken once, and turned into a cookie of the port's own host name.
 const (
-	HeaderToken = "E2b-Traffic-Access-Token" // #nosec G101 -- a header's name
-	// HeaderAgentToken opens the sandbox's agent; some clients send it to other ports too,
-	// where no server is to learn it.
-	HeaderAgentToken = "X-Access-Token" // #nosec G101 -- a header's name
-
-	// tokenParam carries the token of who can set no header. It is taken once, and
-	// turned into a cookie of the port's own host name.
-	tokenParam = "hutch_token"
-	cookieName = "hutch_token"
+	HeaderToken = credential.HeaderTraffic
+	tokenParam  = credential.ParamTraffic
+	cookieName  = credential.CookieTraffic
 )
 
 // admitted reports whether the request shows the token of a sandbox with private ports.
@@ -51,25 +48,4 @@ func withoutToken(u *url.URL) string {
 	q.Del(tokenParam)
 	same := url.URL{Path: "/" + strings.TrimLeft(u.Path, "/"), RawQuery: q.Encode()}
 	return same.String()
-}
-
-// dropCookie removes one cookie of a request and leaves the others as they are.
-func dropCookie(h http.Header, name string) {
-	lines := h["Cookie"]
-	if len(lines) == 0 {
-		return
-	}
-	var kept []string
-	for _, line := range lines {
-		for part := range strings.SplitSeq(line, ";") {
-			part = strings.TrimSpace(part)
-			if n, _, _ := strings.Cut(part, "="); part != "" && n != name {
-				kept = append(kept, part)
-			}
-		}
-	}
-	h.Del("Cookie")
-	if len(kept) > 0 {
-		h.Set("Cookie", strings.Join(kept, "; "))
-	}
 }

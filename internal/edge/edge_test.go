@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/credential"
 )
 
 const (
@@ -239,16 +240,16 @@ func TestPrivatePorts(t *testing.T) {
 			t.Errorf("%s: got %d %s", name, resp.StatusCode, b)
 		}
 	}
-	if _, b := get(t, s, host, "/", HeaderToken, token, HeaderAgentToken, TokenAgent+":"+string(private), HeaderSandbox, string(private), HeaderPort, "3000"); b != "in" {
+	if _, b := get(t, s, host, "/", HeaderToken, token, credential.HeaderAgent, TokenAgent+":"+string(private), HeaderSandbox, string(private), HeaderPort, "3000"); b != "in" {
 		t.Fatalf("got %q", b)
 	}
-	for _, h := range []string{HeaderToken, HeaderAgentToken, HeaderSandbox, HeaderPort} {
+	for _, h := range []string{HeaderToken, credential.HeaderAgent, HeaderSandbox, HeaderPort} {
 		if seen.Get(h) != "" {
 			t.Errorf("the server inside was sent %s", h)
 		}
 	}
-	if _, b := get(t, s, host, "/", "Cookie", "a=1; "+cookieName+"="+token+"; b=2", HeaderAgentToken, "its own"); b != "in" || seen.Get("Cookie") != "a=1; b=2" || seen.Get(HeaderAgentToken) != "its own" {
-		t.Errorf("got %q, cookies %q, token %q", b, seen.Get("Cookie"), seen.Get(HeaderAgentToken))
+	if _, b := get(t, s, host, "/", "Cookie", "a=1; "+cookieName+"="+token+"; b=2", credential.HeaderAgent, "its own"); b != "in" || seen.Get("Cookie") != "a=1; b=2" || seen.Get(credential.HeaderAgent) != "its own" {
+		t.Errorf("got %q, cookies %q, token %q", b, seen.Get("Cookie"), seen.Get(credential.HeaderAgent))
 	}
 	// Once in the query, then as a cookie of that host.
 	resp, _ := get(t, s, host, "//evil.test/p?x=1&"+tokenParam+"="+token)

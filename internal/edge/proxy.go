@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/credential"
 )
 
 // maxHeader bounds the header of an answer from inside, as the server bounds its callers'.
@@ -99,17 +100,11 @@ func (e *Edge) forwarded(p *httputil.ProxyRequest) {
 
 // withoutOurs removes what was meant for us: how the sandbox was named, and what opens it.
 func (e *Edge) withoutOurs(r *http.Request, to target) {
-	for _, h := range []string{HeaderSandbox, HeaderPort, HeaderToken} {
-		r.Header.Del(h)
-	}
-	if e.tokens.Valid(to.Sandbox, TokenAgent, r.Header.Get(HeaderAgentToken)) {
-		r.Header.Del(HeaderAgentToken) // any other value is the application's own
-	}
-	dropCookie(r.Header, cookieName)
-	if q := r.URL.Query(); q.Has(tokenParam) {
-		q.Del(tokenParam)
-		r.URL.RawQuery = q.Encode()
-	}
+	r.Header.Del(HeaderSandbox)
+	r.Header.Del(HeaderPort)
+	credential.Strip(r, func(v string) bool {
+		return e.tokens.Valid(to.Sandbox, TokenAgent, v) || e.tokens.Valid(to.Sandbox, TokenTraffic, v)
+	})
 }
 
 // refusalOf says what a failure means to the caller.

@@ -10,12 +10,14 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/internal/x/credential"
 )
 
 // dialTimeout bounds the connecting to a port inside: a guest answers within milliseconds
@@ -118,10 +120,11 @@ func (a *API) rewrite(pr *httputil.ProxyRequest, sb hutch.Sandbox, port int) {
 			out.URL.Path, out.URL.RawPath = path, raw
 		}
 	}
-	out.URL.RawQuery = dropToken(pr.In.URL.RawQuery)
-	for _, h := range []string{"Authorization", api.HeaderAPIKey} {
-		out.Header.Del(h)
-	}
+	out.URL.RawQuery = pr.In.URL.RawQuery
+	out.Header.Del("Authorization") // the key that let the caller in, in whatever form
+	out.Header.Del(api.HeaderAPIKey)
+	shown := pr.In.URL.Query()[tokenParam]
+	credential.Strip(out, func(v string) bool { return credential.IsToken(v) || slices.Contains(shown, v) })
 	out.Host = pr.In.Host
 	if sb.Access.MaskHost != "" {
 		out.Host = strings.ReplaceAll(sb.Access.MaskHost, "${PORT}", strconv.Itoa(port))
@@ -129,19 +132,6 @@ func (a *API) rewrite(pr *httputil.ProxyRequest, sb hutch.Sandbox, port int) {
 	pr.SetXForwarded()
 	out.Header.Set("X-Forwarded-Prefix", prefix)
 	out.Header.Set(headerProxySandbox, string(sb.ID))
-}
-
-// dropToken takes the key out of a query and leaves the rest as it was written.
-func dropToken(raw string) string {
-	var keep []string
-	for pair := range strings.SplitSeq(raw, "&") {
-		name, _, _ := strings.Cut(pair, "=")
-		if plain, err := url.QueryUnescape(name); err == nil && plain == tokenParam {
-			continue
-		}
-		keep = append(keep, pair)
-	}
-	return strings.Join(keep, "&")
 }
 
 // oneConnection is a transport that uses conn, for one request.
