@@ -59,6 +59,7 @@ type API struct {
 
 	processes *processes
 	watchers  *watchers
+	listing   chan struct{} // holds a token for each listing being gathered
 }
 
 // New returns an API. It does no I/O. Only watchers that clients ask for run in the
@@ -78,7 +79,7 @@ func New(cfg Config, svc Services, logger *slog.Logger) *API {
 	}
 	a := &API{
 		cfg: cfg, svc: svc, log: logger.With("component", "e2bapi"),
-		processes: newProcesses(), watchers: newWatchers(),
+		processes: newProcesses(), watchers: newWatchers(), listing: make(chan struct{}, maxListings),
 	}
 	a.control = a.controlMux()
 	a.rpc = a.rpcMux()

@@ -174,6 +174,13 @@ func (a *API) listDir(ctx context.Context, m *listMessage) (*listAnswer, error) 
 		return nil, rpcError(connect.CodeInvalidArgument, "depth: directories are listed to 64 levels at most")
 	}
 	out := &listAnswer{Entries: []entryInfo{}}
+	select {
+	case a.listing <- struct{}{}:
+		defer func() { <-a.listing }()
+	case <-ctx.Done():
+		return nil, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left")
+	}
+	room := maxListBytes
 	err := a.onFile(ctx, m.Path, func(g hutch.Guest, ref hutch.FileRef, _ owner) error {
 		q := hutch.ListFiles{FileRef: ref, Depth: int(max(m.Depth, 1)), Limit: hutch.MaxListLimit}
 		for {
@@ -183,9 +190,10 @@ func (a *API) listDir(ctx context.Context, m *listMessage) (*listAnswer, error) 
 			}
 			for _, f := range page.Entries {
 				out.Entries = append(out.Entries, showEntryInfo(f))
+				room -= eventSize(hutch.FileEvent{Name: f.Name, Entry: &f})
 			}
-			if len(out.Entries) > maxEntries {
-				return hutch.Errorf(hutch.CodeTooLarge, "there are more than %d entries: list a part of it, or to a smaller depth", maxEntries)
+			if room < 0 {
+				return hutch.Errorf(hutch.CodeTooLarge, "the listing is longer than %d MiB: list a part of it, or to a smaller depth", maxListBytes>>20)
 			}
 			if q.Cursor = page.Next; page.Next == "" {
 				return nil
@@ -195,8 +203,12 @@ func (a *API) listDir(ctx context.Context, m *listMessage) (*listAnswer, error) 
 	return out, err
 }
 
-// maxEntries bounds one answer, which has no pages: some 100 MB of JSON.
-const maxEntries = 300_000
+// Bounds on listings, whose answers have no pages: what one takes in memory before it is
+// text, about, and how many are gathered at once.
+const (
+	maxListBytes = 48 << 20
+	maxListings  = 4
+)
 
 func (a *API) remove(ctx context.Context, m *pathMessage) (*empty, error) {
 	if m.Path == "" {
