@@ -120,13 +120,10 @@ func TestSamples(t *testing.T) {
 	if _, err := w.c.PauseSandbox(w.ctx(), project, still.ID); err != nil {
 		t.Fatal(err)
 	}
-	quiet, err := w.c.Samples(w.ctx(), project, still.ID, time.Time{}, time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	began := time.Now()
 	busy := w.exec(sb, "tick 1")
 	var all []hutch.Sample
+	var err error
 	eventually(t, "there are samples of work", func() error {
 		if all, err = w.c.Samples(w.ctx(), project, sb.ID, began, time.Time{}); err != nil {
 			return err
@@ -141,6 +138,11 @@ func TestSamples(t *testing.T) {
 			t.Fatalf("sample %d: %+v", i, s)
 		}
 	}
+	// The round that was under way while it was paused is long over.
+	quiet, err := w.c.Samples(w.ctx(), project, still.ID, time.Time{}, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	mid := all[len(all)/2].At
 	half, err := w.c.Samples(w.ctx(), project, sb.ID, began, mid)
 	if err != nil || len(half) != len(all)/2+1 || !half[len(half)-1].At.Equal(mid) {
@@ -150,6 +152,13 @@ func TestSamples(t *testing.T) {
 		now, err := w.c.Usage(w.ctx(), project, sb.ID)
 		if err == nil && (now.At.Before(mid) || now.CPUPercent <= 0 || now.DiskMax != 10_240<<20) {
 			err = fmt.Errorf("it is %+v", now)
+		}
+		return err
+	})
+	eventually(t, "there are more samples", func() error {
+		more, err := w.c.Samples(w.ctx(), project, sb.ID, all[len(all)-1].At, time.Time{})
+		if err == nil && len(more) < 5 {
+			err = fmt.Errorf("%d", len(more))
 		}
 		return err
 	})

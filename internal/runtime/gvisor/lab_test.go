@@ -21,7 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/template"
 )
 
 // The tests here run real sandboxes. What they need besides root:
@@ -30,21 +32,23 @@ var (
 	rootImage = testImage()            // the base template's root image
 )
 
-// testImage is HUTCH_TEST_IMAGE, else the newest image in the cache that `make base`
+// testImage is HUTCH_TEST_IMAGE, else the base template's in the cache that `make base`
 // fills; empty if there is none.
 func testImage() string {
 	if image := os.Getenv("HUTCH_TEST_IMAGE"); image != "" {
 		return image
 	}
-	images, _ := filepath.Glob(filepath.Join(os.Getenv("HUTCH_CACHE_DIR"), "images", "*.erofs"))
-	var newest string
-	var at time.Time
-	for _, image := range images {
-		if fi, err := os.Stat(image); err == nil && fi.ModTime().After(at) {
-			newest, at = image, fi.ModTime()
-		}
+	images := rootfs.New(rootfs.Config{Dir: rootfs.CacheDir()})
+	builder := template.New(template.Config{Dir: filepath.Join(rootfs.CacheDir(), "builds")}, images, slog.New(slog.DiscardHandler))
+	base, err := builder.Recipe("base")
+	if err != nil {
+		return ""
 	}
-	return newest
+	built, err := builder.Lookup(base)
+	if err != nil {
+		return ""
+	}
+	return built.Image.Path
 }
 
 // guestImage is made from testdata/guest, once.

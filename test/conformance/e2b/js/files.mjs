@@ -219,13 +219,13 @@ check('watch', async () => {
 })
 
 check('a link that a program made leads nobody further than its user', async () => {
-  await fs.write('/srv/kept', 'root may', { user: 'root' })
-  await sbx.commands.run('ln -s /srv/kept steered && ln -s /srv dir && ln -s /etc/shadow shadow')
-  for (const path of ['steered', 'dir/new', 'dir/kept']) await assert.rejects(fs.write(path, 'steered'), undefined, path)
-  await assert.rejects(fs.read('shadow'))
-  await assert.rejects(fs.makeDir('dir/made'))
-  assert.equal(await fs.read('/srv/kept'), 'root may')
-  assert.deepEqual((await fs.list('/srv')).map((e) => e.name), ['kept'])
+  await fs.write('/steer/kept', 'root may', { user: 'root' })
+  await sbx.commands.run('ln -s /steer/kept to-file && ln -s /steer to-dir && ln -s /etc/shadow to-shadow')
+  for (const path of ['to-file', 'to-dir/new', 'to-dir/kept']) await assert.rejects(fs.write(path, 'steered'), undefined, path)
+  await assert.rejects(fs.read('to-shadow'))
+  await assert.rejects(fs.makeDir('to-dir/made'))
+  assert.equal(await fs.read('/steer/kept'), 'root may')
+  assert.deepEqual((await fs.list('/steer')).map((e) => e.name), ['kept'])
 })
 
 check('watch recursively, in directories made later too', async () => {
