@@ -22,6 +22,8 @@ const (
 	maxMetadata = 64 // pairs; like the keys and values of labels elsewhere in the field
 	maxEnv      = 256
 	maxPairLen  = 32 << 10 // bytes of a key and its value together
+	maxPairs    = 64 << 10 // bytes of all metadata together, which every listing has
+	maxEnvLen   = 1 << 20  // bytes of a whole environment; the kernel takes two MiB with the arguments
 )
 
 func (c Config) withDefaults() Config {

@@ -133,8 +133,16 @@ func checkPairs(field string, m map[string]string, most int, env bool) error {
 	if len(m) > most {
 		return hutch.FieldErrorf(field, "has %d entries, the most is %d", len(m), most)
 	}
+	all := maxPairs
+	if env {
+		all = maxEnvLen
+	}
+	room := all
 	for k, v := range m {
+		room -= len(k) + len(v)
 		switch {
+		case room < 0:
+			return hutch.FieldErrorf(field, "all entries together are longer than %d KiB", all>>10)
 		case k == "" || strings.ContainsRune(k, 0) || (env && strings.ContainsRune(k, '=')):
 			return hutch.FieldErrorf(field, "%q is not a name", k)
 		case strings.ContainsRune(v, 0):

@@ -59,6 +59,7 @@ type API struct {
 
 	processes *processes
 	watchers  *watchers
+	signers   signers
 	listing   chan struct{} // holds a token for each listing being gathered
 }
 

@@ -675,3 +675,25 @@ func TestSandboxIDs(t *testing.T) {
 		t.Errorf("%q", b.sb)
 	}
 }
+
+func TestSigners(t *testing.T) {
+	var s signers
+	now := time.Now()
+	if !s.mayLook(now) || s.mayLook(now.Add(lookEvery-1)) || !s.mayLook(now.Add(lookEvery)) {
+		t.Error("the records can be had read at another rate")
+	}
+	s.add("old")
+	s.add("gone")
+	began := time.Now()
+	s.add("new") // while they are read
+	s.replace(map[hutch.SandboxID]time.Time{"old": began}, began)
+	for id, want := range map[hutch.SandboxID]bool{"old": true, "new": true, "gone": false} {
+		if _, ok := s.find(func(x hutch.SandboxID) bool { return x == id }); ok != want {
+			t.Errorf("%s is known: %v", id, ok)
+		}
+	}
+	s.forget("old")
+	if id, ok := s.find(func(hutch.SandboxID) bool { return true }); !ok || id != "new" {
+		t.Errorf("got %q, %v", id, ok)
+	}
+}

@@ -77,6 +77,7 @@ func (a *API) agentToken(sb hutch.Sandbox) string {
 	if openAgent(sb) {
 		return ""
 	}
+	a.signers.add(sb.ID)
 	return a.svc.Tokens.Token(sb.ID, TokenAgent)
 }
 
@@ -157,6 +158,7 @@ func (a *API) kill(w http.ResponseWriter, c call) error {
 		return err
 	}
 	a.processes.forget(c.sandbox())
+	a.signers.forget(c.sandbox())
 	return noContent(w)
 }
 

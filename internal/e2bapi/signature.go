@@ -5,10 +5,14 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"hutch.dev/hutch"
@@ -112,24 +116,123 @@ func (a *API) signedFiles(w http.ResponseWriter, r *http.Request) {
 	a.Agent(func(*http.Request) hutch.SandboxID { return sb }).ServeHTTP(w, r)
 }
 
-// signer finds the running sandbox whose token made a signature. It is one hash for each of
-// them, and nothing that is guessed is more likely to fit one of many.
+// signer finds the running sandbox whose token made a signature, among those that a token
+// was told of. It is one hash for each of them, and nothing that is guessed is more likely
+// to fit one of many.
 func (a *API) signer(ctx context.Context, s signed) (hutch.SandboxID, error) {
-	q := hutch.SandboxQuery{States: []hutch.State{hutch.StateRunning}, Limit: 1000}
+	id, ok := a.signers.find(func(id hutch.SandboxID) bool { return s.matches(a.svc.Tokens.Token(id, TokenAgent)) })
+	if !ok && a.signers.mayLook(time.Now()) {
+		if err := a.lookForSigners(ctx); err != nil {
+			return "", err
+		}
+		id, ok = a.signers.find(func(id hutch.SandboxID) bool { return s.matches(a.svc.Tokens.Token(id, TokenAgent)) })
+	}
+	if !ok {
+		return "", unauthenticated("invalid signature: no running sandbox has signed this")
+	}
+	sb, err := a.awake(ctx, id)
+	if errors.Is(err, hutch.ErrSandboxGone) {
+		if sb.State != hutch.StatePaused {
+			a.signers.forget(id)
+		}
+		return "", unauthenticated("invalid signature: no running sandbox has signed this")
+	}
+	if err == nil && openAgent(sb) {
+		return "", unauthenticated("invalid signature: no running sandbox has signed this")
+	}
+	return id, err
+}
+
+// lookForSigners learns of sandboxes whose tokens were told before this process began, and
+// forgets those that have ended.
+func (a *API) lookForSigners(ctx context.Context) error {
+	began, alive := time.Now(), map[hutch.SandboxID]time.Time{}
+	q := hutch.SandboxQuery{States: []hutch.State{hutch.StateRunning, hutch.StatePaused}, Limit: 1000}
 	for {
 		page, next, err := a.svc.Sandboxes.ListSandboxes(ctx, q)
 		if err != nil {
-			return "", err
+			return err
 		}
 		for _, sb := range page {
-			if !openAgent(sb) && s.matches(a.svc.Tokens.Token(sb.ID, TokenAgent)) {
-				return sb.ID, nil
+			if !openAgent(sb) {
+				alive[sb.ID] = began
 			}
 		}
 		if q.Cursor = next; next == "" {
-			return "", unauthenticated("invalid signature: no running sandbox has signed this")
+			a.signers.replace(alive, began)
+			return nil
 		}
 	}
+}
+
+const (
+	// lookEvery is how often strangers can have all records read by guessing signatures.
+	lookEvery = 10 * time.Second
+	// maxSigners bounds what is remembered; one that is forgotten is found by looking.
+	maxSigners = 100_000
+)
+
+// signers are the sandboxes whose tokens somebody was told, and so can sign with.
+type signers struct {
+	mu     sync.Mutex
+	ids    map[hutch.SandboxID]time.Time // since when they are known
+	looked time.Time
+}
+
+func (s *signers) add(id hutch.SandboxID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ids == nil {
+		s.ids = make(map[hutch.SandboxID]time.Time)
+	}
+	if len(s.ids) >= maxSigners {
+		for some := range s.ids {
+			delete(s.ids, some)
+			break
+		}
+	}
+	s.ids[id] = time.Now()
+}
+
+// replace makes alive all there are, but for those who came after began.
+func (s *signers) replace(alive map[hutch.SandboxID]time.Time, began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, since := range s.ids {
+		if since.After(began) {
+			alive[id] = since
+		}
+	}
+	s.ids = alive
+}
+
+func (s *signers) forget(id hutch.SandboxID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ids, id)
+}
+
+func (s *signers) find(signed func(hutch.SandboxID) bool) (hutch.SandboxID, bool) {
+	s.mu.Lock()
+	ids := slices.Collect(maps.Keys(s.ids))
+	s.mu.Unlock()
+	for _, id := range ids {
+		if signed(id) {
+			return id, true
+		}
+	}
+	return "", false
+}
+
+// mayLook reports whether the records may be looked through again.
+func (s *signers) mayLook(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.looked) < lookEvery {
+		return false
+	}
+	s.looked = now
+	return true
 }
 
 // allowOrigins lets browsers use URLs of files from any page, since they carry their own

@@ -131,7 +131,9 @@ func Server(ctx context.Context, h http.Handler, logger *slog.Logger) *http.Serv
 	context.AfterFunc(ctx, func() {
 		stop(hutch.Errorf(hutch.CodeUnavailable, "the server is stopping: ask again in a moment; commands go on"))
 	})
+	conns := newConnections(maxConnections())
 	return &http.Server{
+		ConnState:         conns.state,
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
