@@ -80,7 +80,6 @@ func TestCheckShape(t *testing.T) {
 		"a shell with a blank":         {Cmd: "a", Shell: "s s"},
 		"a shell that is long":         {Cmd: "a", Shell: strings.Repeat("s", 65)},
 		"a shell with a terminal":      {Cmd: "a", Shell: "s", Terminal: &hutch.TerminalSize{Rows: 1, Cols: 1}},
-		"a shell with stdin":           {Cmd: "a", Shell: "s", StdinOpen: true},
 		"a login of argv":              {Argv: []string{"a"}, Login: true},
 		"a terminal too wide":          {Cmd: "a", Terminal: &hutch.TerminalSize{Rows: 1, Cols: hutch.MaxCols + 1}},
 		"a terminal without columns":   {Cmd: "a", Terminal: &hutch.TerminalSize{Rows: 1}},
@@ -94,6 +93,7 @@ func TestCheckShape(t *testing.T) {
 	}
 	for what, s := range map[string]hutch.ExecSpec{
 		"a shell":            {Cmd: "a", Shell: "main_1-x"},
+		"a shell with stdin": {Cmd: "a", Shell: "main_1-x", StdinOpen: true},
 		"a login":            {Cmd: "a", Login: true},
 		"a tag":              {Argv: []string{"a"}, Tag: strings.Repeat("é", 64)},
 		"a terminal of argv": {Argv: []string{"a"}, Terminal: &hutch.TerminalSize{Rows: 1, Cols: hutch.MaxCols}},

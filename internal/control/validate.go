@@ -232,8 +232,8 @@ func checkShape(s *hutch.ExecSpec) error {
 		return hutch.FieldErrorf("shell", "must be 1 to 64 letters, digits, '_' and '-'")
 	case s.Shell != "" && s.Cmd == "":
 		return hutch.FieldErrorf("shell", "a shell session runs cmd, not argv")
-	case s.Shell != "" && (s.Terminal != nil || s.StdinOpen || s.Login):
-		return hutch.FieldErrorf("shell", "does not go together with a terminal, stdin or login")
+	case s.Shell != "" && (s.Terminal != nil || s.Login):
+		return hutch.FieldErrorf("shell", "does not go together with a terminal or login")
 	case s.Login && s.Cmd == "":
 		return hutch.FieldErrorf("login", "is for cmd, not for argv")
 	case utf8.RuneCountInString(s.Tag) > maxTag || strings.ContainsFunc(s.Tag, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }):

@@ -76,20 +76,20 @@ func target(r *http.Request) (hutch.SandboxID, int) {
 		label, _, _ := strings.Cut(r.Host, ".")
 		port, sb, _ = strings.Cut(label, "-")
 	}
-	n, err := strconv.Atoi(port)
-	if err != nil || n < 1 || n > 65535 || sb == "" {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n < 1 || sb == "" {
 		return "", 0
 	}
 	sbID := sandboxID(sb)
 	if r.Header.Get(HeaderSandbox) == "" && !id.ValidSandbox(string(sbID)) {
 		return "", 0 // a host name of ordinary form
 	}
-	return sbID, n
+	return sbID, int(n)
 }
 
 // sandboxID reads an id as clients write it: an older form has the client's id behind it.
 func sandboxID(s string) hutch.SandboxID {
-	sb, _, _ := strings.Cut(s, "-")
+	sb, _, _ := strings.Cut(strings.ToLower(s), "-")
 	return hutch.SandboxID(sb)
 }
 

@@ -88,6 +88,7 @@ type API struct {
 	large *semaphore.Weighted // memory of large answers, in bytes
 
 	proxied *quota.Quota[hutch.SandboxID]
+	sockets *quota.Quota[hutch.ProjectID]
 }
 
 // New returns an API. It does no I/O and starts no goroutine.
@@ -107,7 +108,7 @@ func New(cfg Config, svc Services, logger *slog.Logger) *API {
 	a := &API{
 		cfg: cfg, svc: svc, log: logger.With("component", "httpapi"), mux: http.NewServeMux(),
 		calls: newCalls(), terms: newTerminals(), watch: newWatchers(cfg.WatcherKeep),
-		large: semaphore.NewWeighted(maxLargeMemory), proxied: quota.New[hutch.SandboxID](maxProxied),
+		large: semaphore.NewWeighted(maxLargeMemory), proxied: quota.New[hutch.SandboxID](maxProxied), sockets: quota.New[hutch.ProjectID](maxSockets),
 	}
 	for _, rt := range slices.Concat(routes(), proxyRoutes(), unsupportedRoutes()) {
 		a.mux.Handle(strings.TrimPrefix(rt.method+" "+rt.pattern, " "), a.serve(rt))

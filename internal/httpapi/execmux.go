@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 
@@ -60,8 +61,16 @@ func (a *API) execSocket(w http.ResponseWriter, r *http.Request) error {
 
 func (m *mux) read(ctx context.Context) {
 	for {
-		typ, b, err := m.s.conn.Read(context.WithoutCancel(ctx))
+		typ, msg, err := m.s.conn.Reader(context.WithoutCancel(ctx))
 		if err != nil {
+			return
+		}
+		b, err := io.ReadAll(io.LimitReader(msg, maxText+1))
+		if err != nil {
+			return
+		}
+		if len(b) > maxText {
+			m.s.refuse(errLongText.Message)
 			return
 		}
 		var in api.MuxRequest

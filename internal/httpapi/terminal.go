@@ -212,8 +212,12 @@ func (a *API) terminalInput(ctx context.Context, r *http.Request, s *socket, x h
 			_, _ = io.Copy(io.Discard, in) // what it did not take
 			continue
 		}
-		b, err := io.ReadAll(in)
+		b, err := io.ReadAll(io.LimitReader(in, maxText+1))
 		if err != nil {
+			return
+		}
+		if len(b) > maxText {
+			s.refuse(errLongText.Message)
 			return
 		}
 		if err := a.terminalText(ctx, r, x, b); err != nil {

@@ -13,13 +13,21 @@ import (
 	"hutch.dev/hutch"
 )
 
-// maxFrame bounds one message from a client of a WebSocket.
-const maxFrame = 4 << 20
+// Bounds on clients of WebSockets.
+const (
+	maxFrame   = 4 << 20   // of one message, which is passed on as it comes
+	maxText    = 256 << 10 // of one that must be whole to be understood
+	maxSockets = 1000      // of one project
+)
+
+// errLongText refuses a text frame; the reason of a closing has room for a short sentence.
+var errLongText = hutch.Errorf(hutch.CodeTooLarge, "text frames are at most %d bytes; send input in binary frames", maxText)
 
 // socket is a WebSocket whose client is asked now and then whether it is there. Its
 // methods may be called concurrently, but for read.
 type socket struct {
 	conn    *websocket.Conn
+	leave   func()        // gives its place back
 	timeout time.Duration // of one write
 	wg      sync.WaitGroup
 	stop    context.CancelFunc
@@ -47,16 +55,21 @@ func checkUpgrade(r *http.Request) error {
 
 // openSocket carries out the upgrade. close must be called.
 func (a *API) openSocket(w http.ResponseWriter, r *http.Request) (*socket, error) {
+	leave, ok := a.sockets.Enter(project(r))
+	if !ok {
+		return nil, hutch.Errorf(hutch.CodeRateLimited, "this project has %d WebSockets open, which is the most: close those that are not needed", maxSockets)
+	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		InsecureSkipVerify: true, // any origin: keys are sent by hand, never by a browser on its own
 		CompressionMode:    websocket.CompressionDisabled,
 	})
 	if err != nil {
+		leave()
 		return nil, clientGone(err) // it has been answered
 	}
 	conn.SetReadLimit(maxFrame)
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
-	s := &socket{conn: conn, timeout: a.cfg.WriteTimeout, stop: stop}
+	s := &socket{conn: conn, leave: leave, timeout: a.cfg.WriteTimeout, stop: stop}
 	s.wg.Go(func() { s.ping(ctx, a.cfg.PingInterval) })
 	return s, nil
 }
@@ -107,6 +120,7 @@ func (s *socket) close() {
 	s.stop()
 	_ = s.conn.CloseNow()
 	s.wg.Wait()
+	s.leave()
 }
 
 // endWith closes the socket when the server stops.
