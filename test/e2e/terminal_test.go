@@ -365,6 +365,28 @@ func TestASessionIsNeverTypedInto(t *testing.T) {
 	}
 }
 
+func TestASessionsCommandsReadStdin(t *testing.T) {
+	s := common(t)
+	sb := s.create(t, api.CreateSandbox{})
+	stdin := func(text string) func(*api.ExecRequest) {
+		return func(r *api.ExecRequest) { r.Stdin = &text }
+	}
+	big := strings.Repeat("0123456789abcdef", 16<<10) // more than a pipe takes at once
+	for range 3 {                                     // the first command of a session and later ones
+		for _, x := range []struct{ cmd, stdin, want string }{
+			{"cat", "data\nmore\n", "data\nmore\n"},
+			{"echo ok; read -r x; echo got=$x", "in put\nrest\n", "ok\ngot=in put\n"},
+			{"cat", "", ""},
+			{"wc -c", big, "262144\n"},
+		} {
+			res := s.run(t, sb.ID, x.cmd, inSession("main"), stdin(x.stdin), timeout(20))
+			if res.ExitCode != 0 || res.Stdout != x.want || res.ShellReplaced != "" {
+				t.Errorf("%q: %d %q, ended by %s, replaced %q", x.cmd, res.ExitCode, res.Stdout, res.EndReason, res.ShellReplaced)
+			}
+		}
+	}
+}
+
 func TestCaseB05AHangingSessionIsReplaced(t *testing.T) {
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})

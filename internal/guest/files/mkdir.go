@@ -136,22 +136,35 @@ func (a *actor) makeOne(p place, o ownership) (place, error) {
 	if err != nil && !exists {
 		return place{}, err
 	}
-	f, err := a.open(p.fd(), p.name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	// Whoever may write to the directory above can have put something else there since.
+	f, err := a.open(p.fd(), p.name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) {
+		err = badPath("%s is in the way and is not a directory", shown(p.name))
+	}
 	if exists || err != nil {
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT) {
-			err = badPath("%s is in the way and is not a directory", shown(p.name))
-		}
 		return place{f, "."}, err
 	}
-	if o.uid >= 0 || o.gid >= 0 {
-		err = unix.Fchownat(p.fd(), p.name, o.uid, o.gid, unix.AT_SYMLINK_NOFOLLOW)
-	}
-	if err == nil { // also when nobody asked: the mode so far is what the umask left of it
-		err = unix.Fchmodat(p.fd(), p.name, mode, 0)
-	}
-	if err != nil {
+	if err := a.settle(made{f}, o, mode); err != nil {
 		f.Close()
 		_ = unix.Unlinkat(p.fd(), p.name, unix.AT_REMOVEDIR)
+		return place{}, err
 	}
-	return place{f, "."}, err
+	return place{f, "."}, nil
+}
+
+// settle gives a directory that was just made its owner, group and mode.
+func (a *actor) settle(m made, o ownership, mode uint32) error {
+	st, err := m.of(a, unix.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	if o.uid >= 0 || o.gid >= 0 {
+		if err := m.chown(o.uid, o.gid); err != nil {
+			return err
+		}
+	}
+	if st.Mode&allBits == mode && o.uid < 0 && o.gid < 0 {
+		return nil
+	}
+	return m.chmod(mode) // also when nobody asked: the mode so far is what the umask left of it
 }

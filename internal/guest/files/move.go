@@ -116,9 +116,9 @@ func (c *copier) copy(src, dst place, depth int) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		err = c.file(src, dst)
+		return c.file(src, dst, st)
 	case unix.S_IFDIR:
-		err = c.dir(src, dst, depth)
+		return c.dir(src, dst, st, depth)
 	case unix.S_IFLNK:
 		var target string
 		if target, err = readlink(src.fd(), src.name); err == nil {
@@ -132,27 +132,46 @@ func (c *copier) copy(src, dst place, depth int) error {
 	if err != nil {
 		return err
 	}
-	return likeness(dst, st)
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return linkLikeness(dst, st)
+	}
+	f, err := c.open(dst.fd(), dst.name, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return c.likeness(made{f}, st)
 }
 
-// likeness gives a copy the owner, mode and times of what it is a copy of.
-func likeness(p place, st unix.Stat_t) error {
-	mode := st.Mode & allBits
+// linkLikeness gives a copy of a link its owner and times; it has no mode. It goes by the
+// name, but never to where a link leads: gVisor's calls on the descriptor of one do.
+func linkLikeness(p place, st unix.Stat_t) error {
 	err := unix.Fchownat(p.fd(), p.name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	return unix.UtimesNanoAt(p.fd(), p.name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// likeness gives a copy, which is no link, the owner, mode and times of what it is a copy of.
+func (c *copier) likeness(m made, st unix.Stat_t) error {
+	if _, err := m.of(c.actor, st.Mode&unix.S_IFMT); err != nil {
+		return err
+	}
+	mode := st.Mode & allBits
+	err := m.chown(int(st.Uid), int(st.Gid))
 	if errors.Is(err, unix.EPERM) { // it is the user's own then, and does not run as another
 		mode &^= unix.S_ISUID | unix.S_ISGID
 	} else if err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		if err := unix.Fchmodat(p.fd(), p.name, mode, 0); err != nil {
-			return err
-		}
+	if err := m.chmod(mode); err != nil {
+		return err
 	}
-	return unix.UtimesNanoAt(p.fd(), p.name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+	return m.times(st)
 }
 
-func (c *copier) file(src, dst place) error {
+func (c *copier) file(src, dst place, st unix.Stat_t) error {
 	in, err := c.open(src.fd(), src.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
@@ -176,7 +195,10 @@ func (c *copier) file(src, dst place) error {
 	if err := writeMetadata(int(out.Fd()), readMetadata(name)); err != nil {
 		return err
 	}
-	return out.Sync()
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	return c.likeness(made{out}, st)
 }
 
 // untilDone is a file that is not read further when a context has ended.
@@ -193,7 +215,7 @@ func (u untilDone) Read(p []byte) (int, error) {
 	return u.f.Read(p)
 }
 
-func (c *copier) dir(src, dst place, depth int) error {
+func (c *copier) dir(src, dst place, st unix.Stat_t, depth int) error {
 	if depth > maxWalkDepth {
 		return hutch.Errorf(hutch.CodeBadRequest, "directories are nested more than %d levels deep", maxWalkDepth)
 	}
@@ -210,6 +232,9 @@ func (c *copier) dir(src, dst place, depth int) error {
 		return err
 	}
 	defer out.Close()
+	if _, err := (made{out}).of(c.actor, unix.S_IFDIR); err != nil {
+		return err
+	}
 	if name, err := realPath(in); err == nil {
 		if err := writeMetadata(int(out.Fd()), readMetadata(name)); err != nil {
 			return err
@@ -228,7 +253,7 @@ func (c *copier) dir(src, dst place, depth int) error {
 			after = name
 		}
 		if !more {
-			return nil
+			return c.likeness(made{out}, st)
 		}
 	}
 }

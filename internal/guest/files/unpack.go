@@ -43,9 +43,10 @@ type unpacker struct {
 
 // lateDir is a directory that has not got its mode and time yet.
 type lateDir struct {
-	name string
-	mode uint32
-	time time.Time
+	name     string
+	dev, ino uint64 // it may not be what has the name by then
+	mode     uint32
+	time     time.Time
 }
 
 // unpack unpacks an archive.
@@ -210,8 +211,7 @@ func (u *unpacker) directory(name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	next.Close()
-	return u.beneath(name, unix.O_PATH|unix.O_DIRECTORY) // and not what makeOne found there
+	return next.dir, nil // that very one, whatever has its name by now
 }
 
 // parent is the place of a name in its directory.
@@ -244,7 +244,11 @@ func (u *unpacker) dir(name string, h *tar.Header) error {
 			return err
 		}
 	}
-	late := lateDir{name, uint32(h.Mode) & allBits, h.ModTime}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	late := lateDir{name, st.Dev, st.Ino, uint32(h.Mode) & allBits, h.ModTime}
 	if len(u.late) < maxLateDirs {
 		u.late = append(u.late, late)
 		return nil
@@ -272,6 +276,10 @@ func (u *unpacker) finishDir(d lateDir) error {
 		return err
 	}
 	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Dev != d.dev || st.Ino != d.ino {
+		return err // another one is nobody's to change
+	}
 	if err := unix.Fchmod(int(f.Fd()), d.mode); err != nil {
 		return err
 	}

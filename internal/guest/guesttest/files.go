@@ -355,6 +355,7 @@ func testFileChange(t *testing.T, c *Client) {
 	if err := c.Call(t.Context(), "POST", guestapi.PathFileMkdir, guestapi.MakeDir{FileRef: fref(dir + "/a/b")}, nil); code(err) != hutch.CodeConflict {
 		t.Errorf("one that exists: %v", err)
 	}
+	root := func(path string) guestapi.FileRef { return guestapi.FileRef{Path: path, User: "root"} }
 	t.Run("across file systems", func(t *testing.T) {
 		c.out(t, "echo x > "+dir+"/a/b/c/f; chown -R "+fileUser+" "+dir+"; rm -rf /dev/shm/moved; chmod 1777 /dev/shm")
 		c.must(t, "POST", guestapi.PathFileMove, guestapi.MoveFile{From: fref(dir + "/a"), To: fref("/dev/shm/moved")}, &info)
@@ -362,9 +363,17 @@ func testFileChange(t *testing.T, c *Client) {
 			t.Errorf("moved: %q", got)
 		}
 		c.must(t, "POST", guestapi.PathFileMove, guestapi.MoveFile{From: fref("/dev/shm/moved"), To: fref(dir + "/a")}, &info)
+		// As root, whose copies get the owners of what they are copies of.
+		c.out(t, "> /dev/shm/roots; chmod 600 /dev/shm/roots; ln -s /dev/shm/roots "+dir+"/a/link; mkfifo -m 640 "+dir+"/a/pipe; chown -h "+fileUser+" "+dir+"/a/link "+dir+"/a/pipe; chmod 4711 "+dir+"/a/b/c/f")
+		c.must(t, "POST", guestapi.PathFileMove, guestapi.MoveFile{From: root(dir + "/a"), To: root("/dev/shm/moved")}, &info)
+		got := c.out(t, "cd /dev/shm/moved; stat -c '%F %u:%g %a' b b/c/f pipe; stat -c '%F %u:%g' link; stat -c '%u %a' /dev/shm/roots")
+		want := "directory 7001:7001 750\nregular file 7001:7001 4711\nfifo 7001:7001 640\nsymbolic link 7001:7001\n0 600"
+		if got != want {
+			t.Errorf("moved by root: %q, want %q", got, want)
+		}
+		c.must(t, "POST", guestapi.PathFileMove, guestapi.MoveFile{From: root("/dev/shm/moved"), To: root(dir + "/a")}, &info)
 	})
 	t.Run("a directory of the image", func(t *testing.T) {
-		root := func(path string) guestapi.FileRef { return guestapi.FileRef{Path: path, User: "root"} }
 		before := c.out(t, "find /etc/init.d | wc -l")
 		c.must(t, "POST", guestapi.PathFileMove, guestapi.MoveFile{From: root("/etc/init.d"), To: root("/etc/init.moved")}, &info)
 		c.must(t, "POST", guestapi.PathFileMove, guestapi.MoveFile{From: root("/etc/init.moved"), To: root("/etc/init.d")}, &info)

@@ -55,13 +55,19 @@ func testLossless(t *testing.T, c *Client) {
 	write := hutch.ExecSpec{Cmd: "yes 0123456789abcde | head -c 40000000; echo over >&2", Lossless: true, MaxOutputBytes: 10_000}
 
 	t.Run("a slow reader gets every byte", func(t *testing.T) {
-		s := c.Start(t, write)
+		// It begins once it has a reader: what is lost before that nobody was promised.
+		begun := write
+		begun.Cmd, begun.StdinOpen = "echo ready; read -r go; yes 0123456789abcde | head -c 39999994; echo over >&2", true
+		s := c.Start(t, begun)
 		first, waits := true, false
 		f, err := c.TryFollow(t.Context(), s.ID, "wait=1", func(guestapi.Frame) {
 			if !first {
 				return
 			}
 			first = false
+			if _, err := c.Stdin(t.Context(), s.ID, 0, strings.NewReader("go\n"), true); err != nil {
+				t.Error(err)
+			}
 			before := int64(-1)
 			Eventually(t, 30*time.Second, "the command stands still", func() bool {
 				select {

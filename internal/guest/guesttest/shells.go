@@ -166,6 +166,21 @@ func (c *Client) shellStreams(t *testing.T) {
 		if r := c.End(t, st.ID); string(r.Stdout.Head) != "got one\ntwo\n" {
 			t.Errorf("%+v", r)
 		}
+		for range 10 { // also if it is over before the shell has come to the command
+			for _, x := range []struct{ cmd, in, want string }{
+				{"cat", "data\nmore\n", "data\nmore\n"},
+				{"cat", "", ""},
+				{"echo ok; read -r x; echo got=$x", "in put\nrest\n", "ok\ngot=in put\n"},
+			} {
+				st := c.Start(t, hutch.ExecSpec{Cmd: x.cmd, Shell: "streams", StdinOpen: true, Timeout: 10 * time.Second})
+				if err := c.appendInput(t.Context(), st.ID, x.in, true); err != nil {
+					t.Fatal(err)
+				}
+				if r := c.End(t, st.ID); string(r.Stdout.Head) != x.want || r.ExitCode != 0 {
+					t.Fatalf("%q: %+v", x.cmd, r)
+				}
+			}
+		}
 		s.run(t, "set -x")
 		if r := s.says(t, "echo traced", "traced\n"); string(r.Stderr.Head) != "+++ echo traced\n" {
 			t.Errorf("traced as %q", r.Stderr.Head)
