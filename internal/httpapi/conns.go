@@ -66,6 +66,7 @@ func (c *connections) note(conn net.Conn, s http.ConnState) (victim net.Conn) {
 		if _, known := c.all[conn]; known {
 			c.all[conn] = c.idle.PushBack(conn)
 		}
+	case http.StateActive: // it is not idle any more, which is noted above
 	case http.StateHijacked, http.StateClosed:
 		delete(c.all, conn)
 	}
