@@ -25,10 +25,9 @@ const buildRetry = 30 * time.Second
 // cutBuild is what is said of a build that the end of the server cut off.
 const cutBuild = "the server stopped while it was under way: start it again"
 
-// builds is the queue of builds. A build goes on when its caller has left.
+// builds is the queue of builds: each is made when the one that entered before it has left.
+// A build goes on when its caller has left.
 type builds struct {
-	turn chan struct{} // holds a token while a build is made
-
 	work   context.Context // ends with close, and with it the build under way
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
@@ -37,37 +36,60 @@ type builds struct {
 	moved  *eventWatchers // woken when a build's record or log has grown
 
 	mu     sync.Mutex
-	queued int // waiting, or being made
+	queued int           // waiting, or being made
+	last   chan struct{} // closed when the last that entered has left; nil before the first
 	closed bool
 }
 
 func newBuilds() *builds {
 	work, cancel := context.WithCancelCause(context.Background())
-	return &builds{turn: make(chan struct{}, 1), work: work, cancel: cancel, moved: newEventWatchers()}
+	return &builds{work: work, cancel: cancel, moved: newEventWatchers()}
 }
 
-// enter takes a place in the queue, until leave.
-func (b *builds) enter() error {
+// place is a build's in the queue.
+type place struct {
+	turn  <-chan struct{} // closed when it is this one's turn
+	leave func()          // must be called: until then nobody's turn comes
+}
+
+// enter takes a place in the queue.
+func (b *builds) enter() (place, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return hutch.Errorf(hutch.CodeUnavailable, "the server is stopping")
+		return place{}, hutch.Errorf(hutch.CodeUnavailable, "the server is stopping")
 	}
 	if b.queued > maxQueuedBuilds {
 		e := hutch.Errorf(hutch.CodeRateLimited, "%d builds are waiting already: try again when one has ended", maxQueuedBuilds)
 		e.RetryAfter = buildRetry
-		return e
+		return place{}, e
 	}
-	b.queued++
+	before, mine := b.last, make(chan struct{})
+	if before == nil {
+		before = make(chan struct{})
+		close(before)
+	}
+	b.queued, b.last = b.queued+1, mine
 	b.wg.Add(1)
-	return nil
+	return place{turn: before, leave: func() { b.leave(before, mine) }}, nil
 }
 
-func (b *builds) leave() {
+// leave gives a place up. Who leaves before its turn has come does not bring on the next one's.
+func (b *builds) leave(before <-chan struct{}, mine chan struct{}) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.queued--
-	b.wg.Done()
+	b.mu.Unlock()
+	select {
+	case <-before:
+		close(mine)
+		b.wg.Done()
+	default:
+		go func() {
+			<-before
+			close(mine)
+			b.wg.Done()
+		}()
+	}
 }
 
 // close ends the build under way and returns once every record says how its build ended.
@@ -120,7 +142,8 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 	case !errors.Is(err, hutch.ErrNotFound):
 		return hutch.Build{}, fmt.Errorf("read build %s: %w", req.ID, err)
 	}
-	if err := c.builds.enter(); err != nil {
+	at, err := c.builds.enter()
+	if err != nil {
 		return hutch.Build{}, err
 	}
 	rec := hutch.Build{
@@ -128,12 +151,12 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 		Status: hutch.BuildQueued, StartedAt: time.Now(),
 	}
 	if err := c.store.PutBuild(ctx, rec); err != nil {
-		c.builds.leave()
+		at.leave()
 		return hutch.Build{}, fmt.Errorf("record build %s: %w", req.ID, err)
 	}
 	go func() {
-		defer c.builds.leave()
-		c.runBuild(req, rec)
+		defer at.leave()
+		c.runBuild(req, rec, at.turn)
 	}()
 	return rec, nil
 }
@@ -170,12 +193,11 @@ func checkBuild(req *hutch.BuildRequest) (source string, err error) {
 }
 
 // runBuild makes a build when its turn has come, and records how it ended.
-func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build) {
+func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan struct{}) {
 	b := c.builds
 	log := newBuildLog(c, rec)
 	select {
-	case b.turn <- struct{}{}:
-		defer func() { <-b.turn }()
+	case <-turn:
 	case <-b.work.Done():
 		log.end(hutch.Template{}, errors.New(cutBuild))
 		return
