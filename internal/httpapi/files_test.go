@@ -31,21 +31,21 @@ func bytesOf(size int) []byte {
 func TestFilesOfClientsOfTheCompatibleAPI(t *testing.T) {
 	b := newBench(t, httpapi.Config{})
 	fs := b.fs()
-	w := b.do("PUT", fs+"?path=%2Fwork%2Fa+b.txt", "héllo\x00\xff", "Content-Type", "application/octet-stream").want(200)
-	if got := string(w.body); got != `{"path":"/work/a b.txt","bytes":8}`+"\n" {
+	w := b.do("PUT", fs+"?path=%2Fdata%2Fa+b.txt", "héllo\x00\xff", "Content-Type", "application/octet-stream").want(200)
+	if got := string(w.body); got != `{"path":"/data/a b.txt","bytes":8}`+"\n" {
 		t.Errorf("a write answers %s", got)
 	}
-	r := b.do("GET", fs+"?path=%2Fwork%2Fa+b.txt", "").want(200)
+	r := b.do("GET", fs+"?path=%2Fdata%2Fa+b.txt", "").want(200)
 	if string(r.body) != "héllo\x00\xff" || r.header.Get("Content-Type") != "application/octet-stream" || r.header.Get("Content-Length") != "8" {
 		t.Errorf("read %q as %s", r.body, r.header)
 	}
-	s := b.do("GET", fs+"/stat?path=/work/a+b.txt", "").want(200)
+	s := b.do("GET", fs+"/stat?path=/data/a+b.txt", "").want(200)
 	if got := string(s.body); got != fmt.Sprintf(`{"name":"a b.txt","is_dir":false,"size":8,"mode":"f","mtime":%d}`+"\n", httpapitest.Epoch.Unix()) {
 		t.Errorf("stat answers %s", got)
 	}
-	b.Inside.Link("/work/link", "/tmp")
-	d := b.do("GET", fs+"/dir?path=/work", "").want(200)
-	want := fmt.Sprintf(`{"path":"/work","entries":[{"name":"a b.txt","is_dir":false,"size":8,"mode":"f","mtime":%[1]d},{"name":"link","is_dir":false,"size":4,"mode":"l","mtime":%[1]d}]}`+"\n", httpapitest.Epoch.Unix())
+	b.Inside.Link("/data/link", "/tmp")
+	d := b.do("GET", fs+"/dir?path=/data", "").want(200)
+	want := fmt.Sprintf(`{"path":"/data","entries":[{"name":"a b.txt","is_dir":false,"size":8,"mode":"f","mtime":%[1]d},{"name":"link","is_dir":false,"size":4,"mode":"l","mtime":%[1]d}]}`+"\n", httpapitest.Epoch.Unix())
 	if string(d.body) != want {
 		t.Errorf("dir answers %s, want %s", d.body, want)
 	}
@@ -60,8 +60,8 @@ func TestFilesOfClientsOfTheCompatibleAPI(t *testing.T) {
 		m, path, _ := strings.Cut(call, " ")
 		b.do(m, path+"path=/nothing", "").wantError(404, "not_found", "")
 	}
-	b.do("DELETE", fs+"?path=/work", "").want(204)
-	b.do("GET", fs+"/stat?path=/work/link", "").wantError(404, "not_found", "")
+	b.do("DELETE", fs+"?path=/data", "").want(204)
+	b.do("GET", fs+"/stat?path=/data/link", "").wantError(404, "not_found", "")
 	if n := b.Inside.Opened(); n != 0 {
 		t.Errorf("%d guests are not let go of", n)
 	}
