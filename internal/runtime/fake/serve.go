@@ -37,6 +37,7 @@ func (g *Guest) mux() http.Handler {
 			}
 			v, err := h(r)
 			g.speak(r)
+			g.mustLive()
 			if err != nil {
 				refuse(w, err)
 				return
@@ -106,13 +107,21 @@ func (g *Guest) serveOther(w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// admit refuses everything but Hello until Hello was said.
-func (g *Guest) admit(r *http.Request) error {
+// mustLive breaks off the answer of a guest whose machine has died: a machine that is gone
+// says nothing, not even that it is.
+func (g *Guest) mustLive() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.dead {
-		return hutch.ErrInternal
+		panic(http.ErrAbortHandler)
 	}
+}
+
+// admit refuses everything but Hello until Hello was said.
+func (g *Guest) admit(r *http.Request) error {
+	g.mustLive()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if !g.identified && r.URL.Path != guestapi.PathHello {
 		return hutch.Errorf(guestapi.CodeNotIdentified, "say hello first")
 	}
@@ -167,12 +176,12 @@ func (g *Guest) serveStart(r *http.Request) (any, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.dead {
-		return nil, hutch.ErrInternal
-	}
 	e := g.execs[s.ID]
-	if e == nil {
+	if e == nil && !g.dead {
 		e = g.startLocked(s)
+	}
+	if e == nil {
+		panic(http.ErrAbortHandler) // as mustLive
 	}
 	return e.status(), nil
 }
