@@ -19,35 +19,39 @@ type admission struct {
 
 	mu      sync.Mutex
 	waiting int
-	alive   int
+	alive   map[hutch.SandboxID]struct{} // has a machine, or is being given one
 }
 
 func newAdmission(cfg Config, report func(int)) *admission {
-	return &admission{slots: make(chan struct{}, cfg.Creates), maxWait: cfg.Queue, most: cfg.MaxSandboxes, report: report}
+	return &admission{slots: make(chan struct{}, cfg.Creates), maxWait: cfg.Queue, most: cfg.MaxSandboxes, report: report, alive: map[hutch.SandboxID]struct{}{}}
 }
 
 // reserve takes a place among the living, until unreserve.
-func (a *admission) reserve() error {
+func (a *admission) reserve(id hutch.SandboxID) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.alive >= a.most {
+	if _, taken := a.alive[id]; taken { // a start that came to nothing, and is not cleared yet
+		return hutch.Errorf(hutch.CodeConflict, "sandbox %s is being removed: choose another id, or try again later", id)
+	}
+	if len(a.alive) >= a.most {
 		return noCapacity("all %d sandboxes this server allows are taken: end one, or try again later", a.most)
 	}
-	a.alive++
+	a.alive[id] = struct{}{}
 	return nil
 }
 
 // restore counts a sandbox that is alive already, limit or not.
-func (a *admission) restore() {
+func (a *admission) restore(id hutch.SandboxID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.alive++
+	a.alive[id] = struct{}{}
 }
 
-func (a *admission) unreserve() {
+// unreserve gives a place back, once: whoever sees a sandbox end may call it.
+func (a *admission) unreserve(id hutch.SandboxID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.alive--
+	delete(a.alive, id)
 }
 
 // enter waits for a slot and returns the function that gives it back. A caller who
@@ -90,7 +94,7 @@ func (a *admission) ready() error {
 	if a.waiting >= a.maxWait {
 		return noCapacity("the create queue is full (%d)", a.waiting)
 	}
-	if a.alive >= a.most {
+	if len(a.alive) >= a.most {
 		return noCapacity("all %d sandboxes this server allows are taken", a.most)
 	}
 	return nil

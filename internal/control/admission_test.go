@@ -73,17 +73,25 @@ func TestAdmissionDropsCallersWhoLeft(t *testing.T) {
 
 func TestAdmissionBoundsTheLiving(t *testing.T) {
 	a := newAdmission(Config{Creates: 1, Queue: 1, MaxSandboxes: 1}, func(int) {})
-	if err := a.reserve(); err != nil {
+	if err := a.reserve("one"); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.reserve(); !errors.Is(err, hutch.ErrNoCapacity) {
+	if err := a.reserve("two"); !errors.Is(err, hutch.ErrNoCapacity) {
 		t.Errorf("got %v, want no_capacity", err)
 	}
 	if err := a.ready(); !errors.Is(err, hutch.ErrNoCapacity) {
 		t.Errorf("ready: got %v, want no_capacity", err)
 	}
-	a.unreserve()
-	if err := a.reserve(); err != nil {
+	for range 3 { // each of those who see it end gives its place back
+		a.unreserve("one")
+	}
+	if err := a.reserve("two"); err != nil {
 		t.Errorf("after one ended: %v", err)
+	}
+	if err := a.reserve("two"); !errors.Is(err, hutch.ErrConflict) {
+		t.Errorf("twice: got %v, want a conflict", err)
+	}
+	if err := a.reserve("three"); !errors.Is(err, hutch.ErrNoCapacity) {
+		t.Errorf("got %v, want no_capacity: three returns are one place", err)
 	}
 }

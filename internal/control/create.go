@@ -61,7 +61,7 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	}
 	defer leave()
 	c.metrics.CreateStage("queue", time.Since(begun))
-	if err := c.admission.reserve(); err != nil {
+	if err := c.admission.reserve(sb.ID); err != nil {
 		return hutch.Sandbox{}, err
 	}
 	return c.start(ctx, sb, begun)

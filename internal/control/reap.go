@@ -110,7 +110,7 @@ func (c *Control) makeEnd(ctx context.Context, id hutch.SandboxID, end owedEnd) 
 		c.owedEnds.done(id)
 	case errors.Is(err, hutch.ErrNotFound): // of a start that did not come to be recorded
 		c.owedEnds.done(id)
-		c.admission.unreserve()
+		c.admission.unreserve(id)
 	default:
 		c.log.Error("end", "sandbox", id, "op", "end", "reason", string(end.why), "error", err)
 		c.owedEnds.add(id, end)

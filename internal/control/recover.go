@@ -28,7 +28,7 @@ func (c *Control) Recover(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(adoptParallel)
 	for _, sb := range alive {
-		c.admission.restore()
+		c.admission.restore(sb.ID)
 		g.Go(func() error { return c.recoverOne(gctx, sb) })
 	}
 	if err := g.Wait(); err != nil {

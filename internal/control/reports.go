@@ -34,6 +34,8 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 	if err := c.endExecs(ctx, id); err != nil {
 		return hutch.Sandbox{}, err
 	}
+	// Before anyone can read that it is dead: who reads that may rely on its place.
+	c.admission.unreserve(id)
 	for {
 		sb, err := c.store.Sandbox(ctx, id)
 		if err != nil {
@@ -61,7 +63,6 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		c.activity.forget(id)
 		c.strays.forget(id)
 		c.execs.forget(id)
-		c.admission.unreserve()
 		c.metrics.SandboxEnded(why)
 		c.log.Info("dead", "sandbox", id, "epoch", out.Epoch, "op", "end", "reason", string(why))
 		return out, nil
