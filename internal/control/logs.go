@@ -216,7 +216,7 @@ func (l *logReader) follow(ctx context.Context) error {
 		cancel(err)
 	}
 	f.wg.Wait() // every command's rest, if the sandbox has ended
-	if cause := context.Cause(ctx); err == nil && cause != nil {
+	if cause := context.Cause(ctx); cause != nil { // why it was broken off, not what that broke
 		err = cause
 	}
 	cancel(nil)

@@ -71,7 +71,8 @@ func (a *API) download(w http.ResponseWriter, r *http.Request) error {
 			a.log.Warn("a download broke off", "sandbox", accountOf(r.Context()).sb.ID, "op", "download", "error", err)
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // the answer has begun: that it is not whole must show
+			a.hasGone(r.Context(), accountOf(r.Context()).sb, err) // who is cut off asks at once why
+			panic(http.ErrAbortHandler)                            // the answer has begun: that it is not whole must show
 		}
 		return nil
 	})

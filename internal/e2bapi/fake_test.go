@@ -40,7 +40,9 @@ type world struct {
 	requests  []string     // "method route status"
 	played    func(*command)
 	createErr error
-	creating  func() // before a create does anything
+	creating  func()                            // before a create does anything
+	reading   func(io.ReadCloser) io.ReadCloser // the content of a file that is opened
+	writing   func() error                      // once a file's content has begun to come
 	watches   chan *fakeWatch
 	recovered bool
 	queries   []hutch.SandboxQuery
@@ -565,7 +567,11 @@ func (g *fakeGuest) OpenFile(_ context.Context, r hutch.ReadFile) (*hutch.FileCo
 	if _, err := fd.Seek(r.Offset, io.SeekStart); err != nil {
 		return nil, err
 	}
-	return &hutch.FileContent{Info: f, Body: fd}, nil
+	body := io.ReadCloser(fd)
+	if g.w.reading != nil {
+		body = g.w.reading(body)
+	}
+	return &hutch.FileContent{Info: f, Body: body}, nil
 }
 
 func (g *fakeGuest) WriteFile(_ context.Context, wr hutch.WriteFile) (hutch.WriteResult, error) {
@@ -577,6 +583,12 @@ func (g *fakeGuest) WriteFile(_ context.Context, wr hutch.WriteFile) (hutch.Writ
 	g.w.gave(shown, wr.User, wr.Owner, wr.Group)
 	if strings.HasPrefix(shown, "/full/") {
 		return hutch.WriteResult{}, hutch.Errorf(hutch.CodeDiskFull, "the disk is full")
+	}
+	if g.w.writing != nil {
+		_, _ = io.ReadFull(wr.Content, make([]byte, 1))
+		if err := g.w.writing(); err != nil {
+			return hutch.WriteResult{}, err
+		}
 	}
 	b, err := io.ReadAll(wr.Content)
 	if err != nil {

@@ -105,7 +105,14 @@ func (b *bench) control(method, path, body string, headers ...string) reply {
 	if body != "" {
 		r = struct{ io.Reader }{strings.NewReader(body)}
 	}
-	return b.do(method, path, r, append([]string{"X-API-KEY", adminKey, "Content-Type", "application/json"}, headers...)...)
+	out := b.do(method, path, r, append([]string{"X-API-KEY", adminKey, "Content-Type", "application/json"}, headers...)...)
+	if out.status >= 400 { // whatever is tested: one of the clients looks only at the body
+		var f failure
+		if err := json.Unmarshal(out.body, &f); err != nil || f.Code != out.status || f.Message == "" {
+			b.t.Errorf("%s %s: status %d with the body %q", method, path, out.status, out.body)
+		}
+	}
+	return out
 }
 
 func (b *bench) create(body string) sandboxView {

@@ -104,7 +104,11 @@ func TestKeys(t *testing.T) {
 		{runKey, "DELETE", "/sandboxes/" + string(b.sb), 204},
 	} {
 		r := b.do(c.method, c.path, nil, "X-API-KEY", c.key)
-		if r.status != c.status {
+		var f failure
+		if r.status >= 400 {
+			r.json(t, &f)
+		}
+		if r.status != c.status || r.status >= 400 && f.Code != r.status {
 			t.Errorf("%s %s with %q: got %d %s, want %d", c.method, c.path, c.key, r.status, r.body, c.status)
 		}
 	}
@@ -581,6 +585,8 @@ func TestRouting(t *testing.T) {
 		"a path that begins alike":  {"/sandboxesX", nil, 418},
 		"agent of no sandbox":       {"/health", []string{HeaderSandbox, "nope", HeaderPort, "49983"}, 502},
 		"interpreter not there":     {"/execute", []string{HeaderSandbox, sb, HeaderPort, "49999"}, 404},
+		"its contexts, by host":     {"/contexts", []string{"Host", "49999-" + sb + ".localhost"}, 404},
+		"its contexts, with token":  {"/contexts", []string{HeaderSandbox, sb, HeaderPort, "49999", HeaderToken, b.Token(b.sb, TokenAgent)}, 404},
 		"interpreter of no sandbox": {"/execute", []string{HeaderSandbox, "nope", HeaderPort, "49999"}, 418},
 	} {
 		if r := b.do("GET", c.path, nil, c.headers...); r.status != c.status {
@@ -588,8 +594,10 @@ func TestRouting(t *testing.T) {
 		}
 	}
 	b.ports[InterpreterPort] = true
-	if r := b.do("POST", "/execute", strings.NewReader("{}"), HeaderSandbox, sb, HeaderPort, "49999"); r.status != 418 {
-		t.Errorf("an interpreter of the sandbox's own: %d", r.status)
+	for _, path := range []string{"/execute", "/contexts", "/contexts/c1/restart"} { // of which only the first comes with a token
+		if r := b.do("POST", path, strings.NewReader("{}"), HeaderSandbox, sb, HeaderPort, "49999"); r.status != 418 {
+			t.Errorf("an interpreter of the sandbox's own: %s: %d", path, r.status)
+		}
 	}
 }
 

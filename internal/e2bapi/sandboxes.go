@@ -167,6 +167,8 @@ type timeoutBody struct {
 	Timeout  *int64 `json:"timeout"`  // seconds
 	Duration *int64 `json:"duration"` // seconds; of a refresh
 	Memory   *bool  `json:"memory"`
+
+	AutoPause *bool `json:"autoPause"` // of a resume
 }
 
 // after reads a number of seconds from now, cut at the longest that is allowed.
@@ -239,6 +241,9 @@ func (a *API) connectV1(w http.ResponseWriter, c call) error {
 func (a *API) resume(w http.ResponseWriter, c call) error {
 	var body timeoutBody
 	if err := a.readJSON(w, c, &body, true); err != nil {
+		return err
+	}
+	if err := (newSandbox{AutoPause: body.AutoPause}).refuse(); err != nil {
 		return err
 	}
 	sb, err := a.shown(c)
