@@ -52,7 +52,8 @@ type Runtime interface {
 
 	// Adopt takes over a sandbox that an earlier process made, with the handles
 	// that process stored. It takes ownership of the files in h, also on failure.
-	// A sandbox that is gone is hutch.ErrSandboxGone; its remains are left to Sweep.
+	// A sandbox that is gone is hutch.ErrSandboxGone; its remains are left to Sweep. One
+	// that this Runtime has already, until its Kill, is hutch.ErrConflict.
 	Adopt(ctx context.Context, spec Spec, h Handles) (Sandbox, error)
 
 	// List names every sandbox of which anything is left on this host (processes,

@@ -37,7 +37,8 @@
 //	oom-sandbox    have the kernel kill the sandbox for memory
 //	crash          end the sandbox
 //
-// Lock order: Host.mu, then machine.mu, then Guest.mu. No lock is held across I/O.
+// Lock order: Runtime.mu, then Host.mu, then machine.mu, then Guest.mu. No lock is held
+// across I/O.
 //
 // Start with [NewHost] and [New], then script.go.
 package fake

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -107,6 +108,52 @@ func TestGuestMisbehaves(t *testing.T) {
 	}
 }
 
+// TestTheDeadSayNothing: not that all is well, not that they were cut off, not even that
+// they know no such command.
+func TestTheDeadSayNothing(t *testing.T) {
+	h := fake.NewHost()
+	t.Cleanup(h.Close)
+	h.Serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		h.Guest(id).Die()
+		w.WriteHeader(http.StatusInternalServerError)
+		_ = json.NewEncoder(w).Encode(guestapi.Error{Error: "cut off", Code: hutch.CodeInternal})
+	}))
+	sb := startOn(t, fake.New(h))
+	c := attach(t, sb)
+	x := execID()
+	if _, err := c.StartExec(within(t), guestapi.StartExec{ID: x, Spec: hutch.ExecSpec{Cmd: "echo x"}}); err != nil {
+		t.Fatal(err)
+	}
+	end(t, c, x)
+	for _, call := range []struct {
+		name string
+		do   func() error
+	}{
+		{"a service that the machine dies under", func() error { _, err := c.DiskUsage(within(t)); return err }},
+		{"a command's status", func() error { _, err := c.Exec(within(t), x); return err }},
+		{"a command that is not known", func() error { _, err := c.Exec(within(t), execID()); return err }},
+		{"a command's output", func() error { _, err := c.Follow(within(t), x, guestclient.FollowOptions{}); return err }},
+		{"hello", func() error { _, err := c.Hello(within(t), guestapi.Hello{}); return err }},
+	} {
+		if err := call.do(); !errors.Is(err, hutch.ErrGuestUnresponsive) {
+			t.Errorf("%s: got %v", call.name, err)
+		}
+	}
+}
+
+// TestMuteGuestRefusesNothing: to refuse is to answer.
+func TestMuteGuestRefusesNothing(t *testing.T) {
+	h, _, _, c := start(t)
+	g := h.Guest(id)
+	g.Restart()
+	g.Mute(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := c.Health(ctx); !errors.Is(err, hutch.ErrGuestUnresponsive) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestUnreadEventsAreMerged: nobody reads, nothing blocks, and the end is kept.
 func TestUnreadEventsAreMerged(t *testing.T) {
 	_, _, sb, c := start(t)
@@ -145,6 +192,9 @@ func TestCrashAndAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := r.Attach(id, runtime.Handles{}); err == nil {
+		t.Error("an adoption that the crash found under way was made")
+	}
 	c = attach(t, next)
 	if st, err := c.Exec(within(t), x); err != nil || !st.Running {
 		t.Fatalf("the command that ran: %+v, %v", st, err)
@@ -153,6 +203,26 @@ func TestCrashAndAdopt(t *testing.T) {
 	_ = kept.Guest.Close()
 	if e := <-next.Events(); e.Kind != runtime.KindExited {
 		t.Errorf("without its stream: got %+v", e)
+	}
+}
+
+// TestAdoptOfTheDying: a machine that dies while it is taken over has an end all the same.
+func TestAdoptOfTheDying(t *testing.T) {
+	h, _, sb, _ := start(t)
+	h.Guest(id).Crash()
+	for range sb.Events() { // until its end is told
+	}
+	next, err := fake.New(h).Attach(id, runtime.Handles{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case e := <-next.Events():
+		if e.Kind != runtime.KindExited {
+			t.Errorf("got %+v", e)
+		}
+	case <-within(t).Done():
+		t.Error("nobody is told of its end")
 	}
 }
 

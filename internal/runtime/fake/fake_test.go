@@ -31,6 +31,13 @@ func start(t *testing.T) (*fake.Host, *fake.Runtime, runtime.Sandbox, *guestclie
 	h := fake.NewHost()
 	t.Cleanup(h.Close)
 	r := fake.New(h)
+	sb := startOn(t, r)
+	return h, r, sb, attach(t, sb)
+}
+
+// startOn returns a running sandbox.
+func startOn(t *testing.T, r *fake.Runtime) runtime.Sandbox {
+	t.Helper()
 	sb, err := r.Create(within(t), spec(id))
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +45,7 @@ func start(t *testing.T) (*fake.Host, *fake.Runtime, runtime.Sandbox, *guestclie
 	if err := sb.Start(within(t), runtime.StartOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return h, r, sb, attach(t, sb)
+	return sb
 }
 
 func attach(t *testing.T, sb runtime.Sandbox) *guestclient.Client {

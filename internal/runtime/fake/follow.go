@@ -61,9 +61,9 @@ func (f *follow) serve(w http.ResponseWriter, r *http.Request) {
 		if len(frames) == 0 && f.g.waitLocked(r, tick.C) {
 			frames = append(frames, guestapi.Frame{Type: guestapi.FrameKeepalive})
 		}
-		dead := f.g.dead
 		f.g.mu.Unlock()
-		if dead || r.Context().Err() != nil {
+		f.g.mustLive()
+		if r.Context().Err() != nil {
 			return
 		}
 		for _, fr := range frames {

@@ -54,10 +54,12 @@ func (r *Runtime) alive() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.crashed {
-		return hutch.Errorf(hutch.CodeInternal, "this runtime's process has crashed")
+		return errCrashed
 	}
 	return nil
 }
+
+var errCrashed = hutch.Errorf(hutch.CodeInternal, "this runtime's process has crashed")
 
 // Create implements runtime.Runtime.
 func (r *Runtime) Create(ctx context.Context, spec runtime.Spec) (runtime.Sandbox, error) {
@@ -72,7 +74,12 @@ func (r *Runtime) Create(ctx context.Context, spec runtime.Spec) (runtime.Sandbo
 	if err != nil {
 		return nil, err
 	}
-	return r.attach(m, handles), nil
+	s, err := r.attach(m, handles)
+	if err != nil {
+		closeAll(append(slices.Clone(handles.Procs), handles.Guest, handles.Link))
+		return nil, err
+	}
+	return s, nil
 }
 
 func (r *Runtime) create(ctx context.Context, spec runtime.Spec) (*machine, runtime.Handles, error) {
@@ -86,16 +93,56 @@ func (r *Runtime) create(ctx context.Context, spec runtime.Spec) (*machine, runt
 	return m, handles, nil
 }
 
-// attach makes a Sandbox of a machine.
-func (r *Runtime) attach(m *machine, h runtime.Handles) *Sandbox {
+// attach makes a Sandbox of a machine, the only one that this Runtime has of it. Of one that
+// has died meanwhile it tells the end at once.
+func (r *Runtime) attach(m *machine, h runtime.Handles) (*Sandbox, error) {
 	s := &Sandbox{r: r, m: m, handles: h, events: make(chan runtime.Event, eventBuffer)}
+	if err := r.hold(s); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	m.sandboxes = append(m.sandboxes, s)
+	gone, oom := m.mode == dead, m.oom
 	m.mu.Unlock()
+	if gone {
+		s.tellExit(oom)
+	}
+	return s, nil
+}
+
+func (r *Runtime) hold(s *Sandbox) error {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.crashed {
+		return errCrashed
+	}
+	for _, o := range r.sandboxes {
+		if o.m.spec.ID == s.m.spec.ID {
+			return hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", s.m.spec.ID)
+		}
+	}
 	r.sandboxes = append(r.sandboxes, s)
-	r.mu.Unlock()
-	return s
+	return nil
+}
+
+// letGo forgets a sandbox of which nothing is left, and closes its files.
+func (r *Runtime) letGo(s *Sandbox) {
+	s.closeFiles()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sandboxes = slices.DeleteFunc(r.sandboxes, func(o *Sandbox) bool { return o == s })
+}
+
+// held returns what this Runtime has of a machine.
+func (r *Runtime) held(m *machine) *Sandbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.sandboxes {
+		if s.m == m {
+			return s
+		}
+	}
+	return nil
 }
 
 // Adopt implements runtime.Runtime.
@@ -121,7 +168,11 @@ func (r *Runtime) Adopt(ctx context.Context, spec runtime.Spec, h runtime.Handle
 	if err != nil {
 		return nil, err
 	}
-	return r.attach(m, h), nil
+	s, err := r.attach(m, h)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // List implements runtime.Runtime.
@@ -146,6 +197,9 @@ func (r *Runtime) Sweep(ctx context.Context, id hutch.SandboxID) error {
 	}
 	if m := r.host.find(id); m != nil {
 		r.host.remove(m)
+		if s := r.held(m); s != nil {
+			r.letGo(s)
+		}
 	}
 	return nil
 }

@@ -160,7 +160,7 @@ func (s *Sandbox) Kill(ctx context.Context) error {
 		return err
 	}
 	s.m.host.remove(s.m)
-	s.closeFiles()
+	s.r.letGo(s)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -31,11 +32,11 @@ func (g *Guest) mux() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, h func(r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if err := g.admit(r); err != nil {
-				refuse(w, err)
-				return
+			var v any
+			err := g.admit(r)
+			if err == nil {
+				v, err = h(r)
 			}
-			v, err := h(r)
 			g.speak(r)
 			g.mustLive()
 			if err != nil {
@@ -60,6 +61,7 @@ func (g *Guest) mux() http.Handler {
 	mux.HandleFunc("/", g.serveOther)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.thaw()
+		g.mustLive()
 		g.mu.Lock()
 		garbled := g.garbled
 		g.mu.Unlock()
@@ -104,22 +106,49 @@ func (g *Guest) serveOther(w http.ResponseWriter, r *http.Request) {
 		refuse(w, hutch.Errorf(hutch.CodeUnsupported, "a fake sandbox has no %s", r.URL.Path))
 		return
 	}
-	h.ServeHTTP(w, r)
+	h.ServeHTTP(lastWords{w, g}, r)
+	g.mustLive()
 }
+
+// lastWords keeps back what services say when their machine has died: that they were cut
+// off, say, or that all is well.
+type lastWords struct {
+	http.ResponseWriter
+	g *Guest
+}
+
+func (l lastWords) WriteHeader(status int) {
+	if !l.g.isDead() {
+		l.ResponseWriter.WriteHeader(status)
+	}
+}
+
+func (l lastWords) Write(b []byte) (int, error) {
+	if l.g.isDead() {
+		return 0, net.ErrClosed
+	}
+	return l.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (l lastWords) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
 // mustLive breaks off the answer of a guest whose machine has died: a machine that is gone
 // says nothing, not even that it is.
 func (g *Guest) mustLive() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.dead {
+	if g.isDead() {
 		panic(http.ErrAbortHandler)
 	}
 }
 
+func (g *Guest) isDead() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.dead
+}
+
 // admit refuses everything but Hello until Hello was said.
 func (g *Guest) admit(r *http.Request) error {
-	g.mustLive()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.identified && r.URL.Path != guestapi.PathHello {

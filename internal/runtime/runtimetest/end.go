@@ -157,6 +157,9 @@ func adoptInMidStream(s *suite) {
 	if err != nil {
 		s.Fatalf("Adopt: %v", err)
 	}
+	if _, err := next.Adopt(s.ctx(), b.spec, s.duplicate(kept)); !errors.Is(err, hutch.ErrConflict) {
+		s.Errorf("Adopt of what is adopted: got %v, want ErrConflict", err)
+	}
 	a := &box{s: s, spec: b.spec, sb: sb, client: guestclient.New(sb.Handles().Guest)}
 	defer func() { _ = a.client.Close() }()
 	a.hello()
