@@ -56,8 +56,8 @@ func TestMemoryHigh(t *testing.T) {
 	s, g := start(t, r, newSpec(hutch.TierDisk))
 	grown := g.send(t, false, "python3", "-c", `
 import time
-held=[]
-while True: held.append(bytearray(1<<20)); time.sleep(0.02)`)
+held=[bytearray(160<<20)]
+while True: held.append(bytearray(1<<20)); time.sleep(0.1)`)
 	if e := next(t, s); e != (runtime.Event{Kind: runtime.KindMemoryHigh}) {
 		t.Fatalf("first event: %+v", e)
 	}

@@ -189,7 +189,11 @@ func (s *sandbox) Resume(ctx context.Context) error {
 // if the answer did not come, nobody can tell how often the call was made: the
 // sandbox stays in the phase between, in which only Kill is of use.
 func (s *sandbox) flip(ctx context.Context, method string, during, after phase) error {
+	before := s.phase()
 	if err := s.enter(during); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.rec.Phase = before // as the record still has it: no call was made
 		return err
 	}
 	// Not to be given up by a caller who leaves: it takes half a millisecond.

@@ -39,6 +39,31 @@ func TestCheckpointThatEnds(t *testing.T) {
 	}
 }
 
+// A pause whose record cannot be written is not made, and can be tried again.
+func TestPauseThatCannotBeRecorded(t *testing.T) {
+	r := newRuntime(t)
+	s, g := start(t, r, newSpec(hutch.TierMemory))
+	inTheWay := r.recordPath(s.id) + ".new"
+	if err := os.Mkdir(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Pause(t.Context()); err == nil || errors.Is(err, hutch.ErrInvalidState) {
+		t.Fatalf("a pause that cannot be recorded: %v", err)
+	}
+	g.ping(t)
+	if err := os.Remove(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatalf("the next one: %v", detail(err))
+	}
+	if err := s.Resume(t.Context()); err != nil {
+		t.Fatalf("resume: %v", detail(err))
+	}
+	g.ping(t)
+	kill(t, s)
+}
+
 // A checkpoint that fails leaves the sandbox running and no half snapshot.
 func TestFailedCheckpoint(t *testing.T) {
 	r := newRuntime(t)
