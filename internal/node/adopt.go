@@ -40,35 +40,44 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		n.log.Warn("the root image of a running sandbox is not found", "sandbox", rec.ID, "op", "adopt", "error", err)
 		spec = n.specOf(rec, "")
 	}
+	// The link first: if that fails nothing has been taken over yet, and it can be tried again.
+	if err := n.attachLink(ctx, rec, kept.Handles); err != nil {
+		closeHandles(kept.Handles)
+		return n.notTaken(ctx, rec, err)
+	}
 	sb, err := n.rt.Adopt(ctx, spec, kept.Handles)
-	if err != nil && errors.Is(context.Cause(ctx), errAborted) {
-		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
-	}
-	if errors.Is(err, hutch.ErrSandboxGone) {
-		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
-	}
-	if err != nil { // it may well live: what failed is ours
-		return "", fmt.Errorf("adopt %s: %w", rec.ID, err)
+	if err != nil {
+		return n.notTaken(ctx, rec, fmt.Errorf("adopt %s: %w", rec.ID, err))
 	}
 	b := newBox(n.work, rec, sb)
-	if err = n.takeOver(ctx, b); err != nil && errors.Is(context.Cause(ctx), errAborted) {
-		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
-	}
-	return "", err
-}
-
-// takeOver takes an adopted sandbox into service.
-func (n *Node) takeOver(ctx context.Context, b *box) error {
-	h := b.sb.Handles()
-	if err := n.egress.Attach(ctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
-		_ = b.guest.Close()
-		return fmt.Errorf("attach link of %s: %w", b.id, err)
-	}
 	// The record may have a later deadline and epoch than the process before came to tell.
 	n.tellEpoch(ctx, b)
 	n.hold(b)
 	n.wg.Go(func() { n.adoptExecs(b) })
+	return "", nil
+}
+
+// attachLink makes the gateway serve the link of a sandbox that is being taken over.
+func (n *Node) attachLink(ctx context.Context, rec hutch.Sandbox, h runtime.Handles) error {
+	if h.Link == nil {
+		return nil // there is no adopting it, as the isolator will say
+	}
+	if err := n.egress.Attach(ctx, rec.ID, rec.Epoch, h.LinkKind, h.Link); err != nil {
+		return fmt.Errorf("attach link of %s: %w", rec.ID, err)
+	}
 	return nil
+}
+
+// notTaken says what a sandbox that could not be taken over is: gone, or, if what failed is
+// ours, alive for all that is known.
+func (n *Node) notTaken(ctx context.Context, rec hutch.Sandbox, err error) (why hutch.SandboxEnd, _ error) {
+	switch {
+	case errors.Is(context.Cause(ctx), errAborted):
+		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
+	case errors.Is(err, hutch.ErrSandboxGone):
+		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
+	}
+	return "", err
 }
 
 // gone removes what is left of a sandbox's machine and says that it is gone. The keeper's

@@ -126,9 +126,13 @@ func TestAdoptFailsForOurOwnReasons(t *testing.T) {
 				t.Error("half of it is in service")
 			}
 			c.heal(b)
-			b.restart()
-			if _, err := b.Adopt(b.ctx(), rec); err != nil {
-				t.Fatalf("adopt when it works again: %v", err)
+			for _, by := range []string{"the same process", "another one"} {
+				if _, err := b.Adopt(b.ctx(), rec); err != nil {
+					t.Fatalf("adopt by %s when it works again: %v", by, err)
+				}
+				if by == "the same process" {
+					b.restart()
+				}
 			}
 			b.exec(rec, hutch.ExecSpec{Cmd: "true"})
 			b.reports.until(t, "exec exit")
@@ -176,9 +180,9 @@ func TestAdoptPaused(t *testing.T) {
 }
 
 func TestBackstop(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.CallTimeout = 100 * time.Millisecond })
+	b := newBench(t, func(c *Config) { c.CallTimeout = aBusyMachines })
 	rec := b.start()
-	b.exec(rec, hutch.ExecSpec{Cmd: "hang", Timeout: 200 * time.Millisecond, Grace: time.Millisecond})
+	b.exec(rec, hutch.ExecSpec{Cmd: "hang", Timeout: aBusyMachines, Grace: time.Millisecond})
 	b.host.Guest(rec.ID).Silence(true)
 	b.reports.until(t, "sandbox unstoppable")
 	if want := []string{"exec sandbox_gone", "sandbox unstoppable"}; !slices.Equal(b.reports.told, want) {
@@ -187,7 +191,7 @@ func TestBackstop(t *testing.T) {
 }
 
 func TestResumeOfADeafGuest(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.CallTimeout = 100 * time.Millisecond })
+	b := newBench(t, func(c *Config) { c.CallTimeout = aBusyMachines })
 	rec := b.start()
 	if err := b.PauseSandbox(b.ctx(), rec.ID, 4); err != nil {
 		t.Fatal(err)

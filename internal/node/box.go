@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"os"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 type box struct {
 	id    hutch.SandboxID
 	sb    runtime.Sandbox
+	proc  *os.File // its first process, which is the machine's life; nil = not known
 	guest *guestclient.Client
 	calls hutch.Guest     // what guest can be asked for besides commands
 	work  context.Context //nolint:containedctx // the node's: what a run of the sandbox is part of
@@ -46,7 +48,8 @@ type box struct {
 }
 
 func newBox(work context.Context, rec hutch.Sandbox, sb runtime.Sandbox) *box {
-	client := guestclient.New(sb.Handles().Guest)
+	h := sb.Handles()
+	client := guestclient.New(h.Guest)
 	b := &box{
 		id: rec.ID, sb: sb, guest: client, calls: client, work: work,
 		cpus: rec.Resources.CPUs(), memoryMax: int64(rec.Resources.MemoryMB) << 20, diskMax: int64(rec.Resources.DiskMB) << 20,
@@ -66,6 +69,9 @@ func newBox(work context.Context, rec hutch.Sandbox, sb runtime.Sandbox) *box {
 		deadline: rec.ExpiresAt,
 		paused:   rec.State == hutch.StatePaused,
 		watched:  map[hutch.ExecID]*execWatch{},
+	}
+	if len(h.Procs) > 0 {
+		b.proc = h.Procs[0]
 	}
 	b.beginRunLocked()
 	return b

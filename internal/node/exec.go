@@ -12,6 +12,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
 	"hutch.dev/hutch/internal/guestclient"
+	"hutch.dev/hutch/internal/x/pidfd"
 )
 
 // StartExec starts a command, begins to watch it, and returns its pid inside and when it
@@ -276,8 +277,39 @@ func (n *Node) Processes(ctx context.Context, id hutch.SandboxID, e hutch.Epoch)
 }
 
 // deathRattle is how long a machine that has died may show as a guest that does not
-// answer: its stream breaks first, then its process is seen to have exited and is cleared.
+// answer while its process can still be seen: its stream breaks first.
 const deathRattle = 200 * time.Millisecond
+
+// awaitDeath gives a machine that may have died the time to be seen to have, and one that
+// has the time to be cleared: until then nobody can say why it ended.
+func (b *box) awaitDeath() {
+	limit := deathRattle
+	if b.proc != nil && !b.isGone() {
+		ctx, cancel := context.WithTimeout(b.work, deathRattle)
+		defer cancel()
+		switch err := pidfd.Wait(ctx, b.proc); {
+		case err == nil:
+			limit = undoTimeout
+		case ctx.Err() != nil:
+			return // it lives
+		default: // its file is closed, which comes just before it is gone
+		}
+	}
+	select {
+	case <-b.gone:
+	case <-b.work.Done():
+	case <-time.After(limit):
+	}
+}
+
+func (b *box) isGone() bool {
+	select {
+	case <-b.gone:
+		return true
+	default:
+		return false
+	}
+}
 
 // whyGone makes of a failed call to a guest that has ended the error that says so.
 func (b *box) whyGone(err error) error {
@@ -285,10 +317,7 @@ func (b *box) whyGone(err error) error {
 		return nil
 	}
 	if errors.Is(err, hutch.ErrGuestUnresponsive) {
-		select {
-		case <-b.gone:
-		case <-time.After(deathRattle):
-		}
+		b.awaitDeath()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,11 +2,13 @@ package node
 
 import (
 	"errors"
+	"os/exec"
 	"testing"
 	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
+	"hutch.dev/hutch/internal/x/pidfd"
 )
 
 var nonsense = map[string]guestapi.Frame{
@@ -81,6 +83,28 @@ func TestWhyGone(t *testing.T) {
 	}
 	wantError(t, "alive", b.whyGone(hutch.ErrConflict), hutch.ErrConflict)
 	wantError(t, "alive and silent", b.whyGone(hutch.ErrGuestUnresponsive), hutch.ErrGuestUnresponsive)
+	// To clear a machine that has died takes its time where every CPU is taken.
+	dead := exec.CommandContext(t.Context(), "true")
+	if err := dead.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if b.proc, err = pidfd.Open(dead.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.proc.Close() }()
+	if err := pidfd.Wait(t.Context(), b.proc); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Wait()
+	late := time.AfterFunc(2*deathRattle, func() {
+		b.beginEnding(hutch.EndCrashed, "")
+		close(b.gone)
+	})
+	defer late.Stop()
+	wantError(t, "dead and not cleared yet", b.whyGone(hutch.ErrGuestUnresponsive), hutch.ErrSandboxGone)
+	b = &box{id: "i1", gone: make(chan struct{}), work: t.Context()}
+	b.beginRunLocked()
 	b.beginEnding(hutch.EndExpired, "")
 	wantError(t, "ending", b.whyGone(hutch.ErrConflict), hutch.ErrSandboxGone)
 	close(b.gone)

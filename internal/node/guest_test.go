@@ -112,7 +112,7 @@ func TestGuestSaysHelloAgain(t *testing.T) {
 // A short call that hangs ends in time, and so does a long one: the guest is asked for a
 // sign of life meanwhile.
 func TestGuestThatDoesNotAnswer(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.CallTimeout = 100 * time.Millisecond })
+	b := newBench(t, func(c *Config) { c.CallTimeout = aBusyMachines })
 	slow := make(chan struct{})
 	rec, g := b.startWith(&inside{
 		stat: func(ctx context.Context, _ hutch.FileRef) (hutch.FileInfo, error) { return hutch.FileInfo{}, hung(ctx) },
@@ -147,7 +147,7 @@ func TestGuestThatDoesNotAnswer(t *testing.T) {
 	select {
 	case err := <-over:
 		t.Fatalf("a watch on a guest that answers ended: %v", err)
-	case <-time.After(5 * b.cfg.CallTimeout):
+	case <-time.After(3 * b.cfg.CallTimeout):
 	}
 	close(slow)
 	wantError(t, "the watch", ended(t, "the watch", over), hutch.ErrNotFound)

@@ -212,6 +212,10 @@ func (r *reports) until(t *testing.T, want string) {
 	}
 }
 
+// aBusyMachines is how long a short call may take in a test that waits for one which is not
+// answered: no call that is answered takes as long, on a machine whose CPUs are all taken.
+const aBusyMachines = time.Second
+
 // bench is a host with what a node needs on it.
 type bench struct {
 	t       *testing.T
@@ -413,6 +417,20 @@ func TestCloseLeavesWhatIsNotTold(t *testing.T) {
 	if b.shelf.has(rec.ID) == nil {
 		t.Error("the keeper's note is gone, and the end is on record nowhere")
 	}
+}
+
+// TestCloseDuringAKill must not leave the kill waiting for a watch that has ended.
+func TestCloseDuringAKill(t *testing.T) {
+	b := newBench(t)
+	rec := b.start()
+	blocked, release := b.host.Blocked(), b.host.Block(fake.OpKill)
+	killed := make(chan error, 1)
+	n, ctx := b.Node, b.ctx()
+	go func() { killed <- n.KillSandbox(ctx, rec.ID, rec.Epoch) }()
+	<-blocked
+	b.Close()
+	release()
+	wantError(t, "the kill", <-killed, hutch.ErrUnavailable)
 }
 
 func TestDeadline(t *testing.T) {

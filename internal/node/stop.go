@@ -79,6 +79,8 @@ func (n *Node) KillSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoc
 	}
 	select {
 	case <-b.done:
+	case <-n.work.Done(): // nobody watches any more: the keeper has a note for the next node
+		return context.Cause(n.work)
 	case <-ctx.Done():
 		return fmt.Errorf("kill %s: %w", id, context.Cause(ctx))
 	}
