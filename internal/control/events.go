@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -31,6 +32,14 @@ func (c *Control) Events(ctx context.Context, q hutch.EventQuery) ([]hutch.Event
 // ends, or the sandbox that q names has. It reads them from the store, so a slow sink delays
 // nobody and misses nothing.
 func (c *Control) WatchEvents(ctx context.Context, q hutch.EventQuery, sink func(hutch.Event) error) error {
+	over := false // nothing comes any more: its last event may lie before q.After
+	if q.Sandbox != "" {
+		sb, err := c.load(ctx, q.Project, q.Sandbox)
+		if err != nil && !errors.Is(err, hutch.ErrNotFound) {
+			return err
+		}
+		over = err == nil && sb.State == hutch.StateDead
+	}
 	for {
 		wake := c.watchers.next()
 		q.Limit = 1000
@@ -49,6 +58,9 @@ func (c *Control) WatchEvents(ctx context.Context, q hutch.EventQuery, sink func
 		}
 		if len(l) == q.Limit {
 			continue
+		}
+		if over {
+			return nil
 		}
 		select {
 		case <-wake:

@@ -215,7 +215,7 @@ func (l *logReader) follow(ctx context.Context) error {
 	if err != nil {
 		cancel(err)
 	}
-	f.wg.Wait() // every command's rest, if the sandbox has ended
+	f.wg.Wait()                                    // every command's rest, if the sandbox has ended
 	if cause := context.Cause(ctx); cause != nil { // why it was broken off, not what that broke
 		err = cause
 	}

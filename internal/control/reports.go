@@ -122,11 +122,17 @@ func (c *Control) ExecFound(ctx context.Context, id hutch.SandboxID, x hutch.Exe
 	if err := c.checkOwner(ctx, id, x); err != nil {
 		return err
 	}
-	if c.execs.ended(x) != nil {
-		return nil
+	for {
+		if _, known := c.execs.get(x); known {
+			return nil
+		}
+		// One whose start is not decided yet is waited for: if it comes to nothing there, this
+		// is the news that it runs all the same.
+		ended, err := c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, PID: pid, CreatedAt: at})
+		if err != nil || ended {
+			return err
+		}
 	}
-	_, err := c.recallExec(ctx, hutch.Exec{ID: x, Sandbox: id, PID: pid, CreatedAt: at})
-	return err
 }
 
 // checkOwner refuses news of a command that comes from another sandbox than its own: a guest
