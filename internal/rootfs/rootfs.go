@@ -77,7 +77,7 @@ type Image struct {
 	Digest      string // "sha256:" and 64 hex digits
 	Path        string // on this host
 	SizeBytes   int64
-	InstalledAt time.Time
+	InstalledAt time.Time // when its content was last installed
 }
 
 // CheckDigest refuses what is not the form of a digest, with [hutch.ErrBadRequest].
@@ -97,7 +97,7 @@ func (s *Store) path(digest string) string {
 
 // Install moves the image file src, which must be on the store's file system, into
 // the store under the digest of its content. If that is there already, src is removed
-// and the one that is there kept. A file that no isolator could mount is refused and
+// and the one that is there kept, as new as if it had just come. A file that no isolator could mount is refused and
 // left alone. Once Install returns, the image survives a power loss.
 func (s *Store) Install(ctx context.Context, src string) (Image, error) {
 	f, err := os.Open(src)
@@ -121,10 +121,13 @@ func (s *Store) Install(ctx context.Context, src string) (Image, error) {
 	}
 	defer unlock()
 	if have, err := s.Image(digest); err == nil && have.SizeBytes == size {
+		if err := os.Chtimes(have.Path, time.Time{}, time.Now()); err != nil {
+			return Image{}, fmt.Errorf("renew image %s: %w", digest, err)
+		}
 		if err := os.Remove(src); err != nil {
 			return Image{}, fmt.Errorf("remove the copy of an image that is there: %w", err)
 		}
-		return have, nil
+		return s.Image(digest)
 	}
 	if err := atomicfile.Install(src, s.path(digest), 0o444); err != nil {
 		return Image{}, fmt.Errorf("install image %s: %w", digest, err)
