@@ -293,7 +293,7 @@ func TestAttachedAgentIsTrustedForTheGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	within, beyond := sleepHandles(t), sleepHandles(t)
-	put(t, c, "within", 1, within, time.Now().Add(-Grace/2))
+	put(t, c, "within", 1, within, time.Now().Add(-Grace/10))
 	put(t, c, "beyond", 1, beyond, time.Now().Add(-Grace-time.Second))
 	waitExit(t, beyond.Procs[0])
 	if k, err := c.Get(t.Context(), "within"); err != nil || !k.KilledAt.IsZero() || !pidfd.Alive(within.Procs[0]) {
