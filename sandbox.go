@@ -64,7 +64,7 @@ type Sandbox struct {
 	Env         map[string]string // for every command; write-only through the API
 	Metadata    map[string]string
 	Defaults    ProcessDefaults // from the template
-	TTL         time.Duration   // as asked for; 0 = none
+	TTL         time.Duration   // as it holds: what was asked for, or the default
 	IdleTimeout time.Duration   // 0 = none
 
 	CreatedAt time.Time
