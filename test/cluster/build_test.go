@@ -302,15 +302,16 @@ func TestBuildRequests(t *testing.T) {
 func TestBuildLogIsBounded(t *testing.T) {
 	w, shop := withWorkshop(t)
 	shop.set(func(_ context.Context, _ hutch.BuildRequest, log func(step, line string)) (hutch.Template, error) {
-		for i := range 30_000 {
+		for i := range 10_200 {
 			log("noise", fmt.Sprintf("line %d", i))
 		}
 		log("noise", strings.Repeat("long", 100_000))
 		log("noise", "the end \xff")
 		return hutch.Template{}, hutch.Errorf(hutch.CodeBadRequest, "no")
 	})
-	b := w.built(w.build("loud").ID)
-	lines := w.buildLog(b.ID, 0, true)
+	b := w.build("loud")
+	lines := w.buildLog(b.ID, 0, true) // to the end, which costs less than asking for it again and again
+	w.built(b.ID)
 	if len(lines) > 10_002 || lines[0] != "line 0" || !slices.Equal(lines[len(lines)-2:], []string{"the end \uFFFD", "failed: no"}) {
 		t.Fatalf("%d lines, from %q to %q", len(lines), lines[0], lines[len(lines)-1])
 	}

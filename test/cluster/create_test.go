@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime/fake"
@@ -105,7 +104,7 @@ func TestCreateFails(t *testing.T) {
 }
 
 func TestCreateGuestNeverAnswers(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.node.StartTimeout = 500 * time.Millisecond })
+	w := newWorld(t, func(w *world) { w.node.StartTimeout = impatient })
 	req := request()
 	req.ID = newID()
 	reached, release := w.keeper.block("Put") // holds the start until its guest is deaf

@@ -71,17 +71,26 @@ func TestEndMeetsStarts(t *testing.T) {
 
 func TestEndAtTheDeadline(t *testing.T) {
 	second := time.Second
-	short := func(r *hutch.CreateSandbox) { r.TTL = &second }
+	// What is done in a sandbox before its deadline is done before it has a near one.
+	soon := func(w *world, sb hutch.Sandbox) {
+		w.t.Helper()
+		if _, err := w.c.ExtendSandbox(w.ctx(), project, sb.ID, second); err != nil {
+			w.t.Fatalf("extend: %v", err)
+		}
+	}
 	t.Run("by the node", func(t *testing.T) {
 		w := newWorld(t, func(w *world) { w.control.SweepInterval = time.Hour })
-		sb := w.create(short)
+		sb, other := w.create(), w.create(func(r *hutch.CreateSandbox) { r.TTL = &second })
 		x := w.exec(sb, "hang")
+		soon(w, sb)
 		w.wantEnd(x, hutch.ExecSandboxGone, 137, "")
-		dead := w.wantDead(sb.ID, hutch.EndExpired)
-		if late := dead.EndedAt.Sub(dead.ExpiresAt); late < 0 || late > limit {
-			t.Errorf("it ended %s after its deadline", late)
+		for _, id := range []hutch.SandboxID{sb.ID, other.ID} {
+			dead := w.wantDead(id, hutch.EndExpired)
+			if late := dead.EndedAt.Sub(dead.ExpiresAt); late < 0 || late > limit {
+				t.Errorf("it ended %s after its deadline", late)
+			}
 		}
-		w.tally.wantEnds(t, map[hutch.SandboxEnd]int{hutch.EndExpired: 1})
+		w.tally.wantEnds(t, map[hutch.SandboxEnd]int{hutch.EndExpired: 2})
 		w.wantAgreement()
 	})
 	t.Run("by control", func(t *testing.T) {
@@ -100,13 +109,14 @@ func TestEndAtTheDeadline(t *testing.T) {
 	})
 	t.Run("by the keeper while the server is away", func(t *testing.T) {
 		w := newWorld(t)
-		sb := w.create(short)
-		paused := w.create(short)
+		sb, paused := w.create(), w.create()
 		x := w.exec(sb, "hang")
 		w.storedStart(x)
 		if _, err := w.c.PauseSandbox(w.ctx(), project, paused.ID); err != nil {
 			t.Fatal(err)
 		}
+		soon(w, sb)
+		soon(w, paused)
 		w.kill()
 		eventually(t, "the keeper ends them", func() error {
 			infos, err := w.watch.List(w.ctx())
@@ -128,11 +138,13 @@ func TestEndAtTheDeadline(t *testing.T) {
 func TestEndWhenIdle(t *testing.T) {
 	w := newWorld(t)
 	idle := func(r *hutch.CreateSandbox) { r.IdleTimeout = time.Second }
-	quiet, busy, paused := w.create(idle), w.create(idle), w.create(idle)
+	busy := w.create(idle)
 	x := w.exec(busy, "hang") // as silent as can be, and still use
+	paused := w.create(idle)
 	if _, err := w.c.PauseSandbox(w.ctx(), project, paused.ID); err != nil {
 		t.Fatal(err)
 	}
+	quiet := w.create(idle)
 	w.wantDead(quiet.ID, hutch.EndIdle)
 	for _, sb := range []hutch.Sandbox{busy, paused} {
 		if now := w.record(sb.ID); now.State == hutch.StateDead {
@@ -157,7 +169,10 @@ func TestEndWhenIdle(t *testing.T) {
 func TestExtend(t *testing.T) {
 	w := newWorld(t)
 	second := time.Second
-	sb := w.create(func(r *hutch.CreateSandbox) { r.TTL = &second })
+	sb, err := w.c.ExtendSandbox(w.ctx(), project, w.create().ID, second)
+	if err != nil {
+		t.Fatalf("shorten: %v", err)
+	}
 	out, err := w.c.ExtendSandbox(w.ctx(), project, sb.ID, time.Hour)
 	if err != nil || time.Until(out.ExpiresAt) < 59*time.Minute || out.TTL != time.Hour {
 		t.Errorf("extend: %v, %v", out.ExpiresAt, err)

@@ -327,7 +327,7 @@ func TestExecStdinOffsets(t *testing.T) {
 }
 
 func TestExecGuestFallsSilent(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.node.CallTimeout, w.node.Silence = 200*time.Millisecond, 200*time.Millisecond })
+	w := newWorld(t, func(w *world) { w.node.CallTimeout, w.node.Silence = impatient, impatient })
 	sb := w.create()
 	x := w.exec(sb, "echo seen; cat", func(r *hutch.ExecRequest) { r.Spec.StdinOpen, r.Spec.Grace = true, 10*time.Millisecond })
 	w.sees(x, "seen")
@@ -344,6 +344,7 @@ func TestExecGuestFallsSilent(t *testing.T) {
 	}()
 	within(t, "a follower is served", seen)
 	w.guest(sb.ID).Silence(true)
+	var wg sync.WaitGroup
 	for name, call := range map[string]func() error{
 		"start": func() error {
 			_, err := w.c.StartExec(w.ctx(), project, sb.ID, hutch.ExecRequest{Spec: hutch.ExecSpec{Cmd: "true"}})
@@ -363,8 +364,9 @@ func TestExecGuestFallsSilent(t *testing.T) {
 			return err
 		},
 	} {
-		wantError(t, name, call(), hutch.ErrGuestUnresponsive)
+		wg.Go(func() { wantError(t, name, call(), hutch.ErrGuestUnresponsive) })
 	}
+	wg.Wait()
 	wantError(t, "a follower from before", within(t, "it is told", followed), hutch.ErrGuestUnresponsive)
 	if _, err := w.c.KillSandbox(w.ctx(), project, sb.ID); err != nil {
 		t.Errorf("a silent sandbox could not be killed: %v", err)
@@ -374,7 +376,7 @@ func TestExecGuestFallsSilent(t *testing.T) {
 }
 
 func TestExecGuestSpeaksGarbage(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.node.CallTimeout = 500 * time.Millisecond })
+	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	x := w.exec(sb, "hang")
 	w.guest(sb.ID).Garble(true)
@@ -405,10 +407,10 @@ func TestExecTimeouts(t *testing.T) {
 // TestExecBackstopEndsTheSandbox has a guest that does not hold a command's timeout, nor
 // answers when it is asked to stop it.
 func TestExecBackstopEndsTheSandbox(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.node.CallTimeout = 200 * time.Millisecond })
+	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	x := w.exec(sb, "echo seen; hang", func(r *hutch.ExecRequest) {
-		r.Spec.Timeout, r.Spec.Grace = 2*time.Second, 10*time.Millisecond
+		r.Spec.Timeout, r.Spec.Grace = 5*time.Second, 10*time.Millisecond // it is silent long before
 	})
 	w.sees(x, "seen")
 	w.watched(sb)
@@ -421,13 +423,13 @@ func TestExecBackstopEndsTheSandbox(t *testing.T) {
 
 // TestExecBackstopHoldsAfterARestart is the same for a command of an earlier server.
 func TestExecBackstopHoldsAfterARestart(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.node.CallTimeout = 200 * time.Millisecond })
+	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	x := w.exec(sb, "hang", func(r *hutch.ExecRequest) {
 		r.Spec.Timeout, r.Spec.Grace = 500*time.Millisecond, 10*time.Millisecond
 	})
+	w.guest(sb.ID).Silence(true) // at once: the records may take longer than its timeout
 	w.storedStart(x)
-	w.guest(sb.ID).Silence(true)
 	w.restart()
 	w.wantEnd(x, hutch.ExecSandboxGone, 137, "")
 	w.wantDead(sb.ID, hutch.EndUnstoppable)
@@ -453,7 +455,7 @@ func (w *world) watched(sb hutch.Sandbox) {
 }
 
 func TestExecPauseDoesNotSpendTimeouts(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, func(w *world) { w.node.StopSlack = time.Second }) // which a guest that is well never needs
 	sb := w.create()
 	x := w.exec(sb, "tick 10")
 	w.sees(x, "tick 1")
@@ -463,7 +465,7 @@ func TestExecPauseDoesNotSpendTimeouts(t *testing.T) {
 	if _, err := w.c.PauseSandbox(w.ctx(), project, sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	over := time.After(500 * time.Millisecond) // far past timeout, grace and slack
+	over := time.After(1500 * time.Millisecond) // past timeout, grace and slack
 	<-over
 	if now := w.record(sb.ID); now.State != hutch.StatePaused {
 		t.Fatalf("a paused sandbox was ended for a command that could not run: %s %s", now.State, now.EndReason)
@@ -515,7 +517,7 @@ func TestExecEventsAreWatchedAsTheyCome(t *testing.T) {
 // A start that was not answered in time may have been made all the same: then the command is
 // on record, with what was asked for, and is watched to its end.
 func TestStartThatIsNotAnswered(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.node.CallTimeout = 100 * time.Millisecond })
+	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	g := w.guest(sb.ID)
 	g.Mute(true) // it does what it is asked, and does not say so

@@ -316,7 +316,7 @@ func TestRestartGuestForgot(t *testing.T) {
 
 // TestRestartWithADeafGuest must not keep the server from starting.
 func TestRestartWithADeafGuest(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.node.CallTimeout = 200 * time.Millisecond })
+	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb, starting, resuming := w.create(), w.create(), w.create()
 	if _, err := w.c.PauseSandbox(w.ctx(), project, resuming.ID); err != nil {
 		t.Fatal(err)
@@ -355,9 +355,8 @@ func TestRestartWithADeafGuest(t *testing.T) {
 // TestRestartKeepsTheRowsDeadline is a crash between the row and the node of an extension.
 func TestRestartKeepsTheRowsDeadline(t *testing.T) {
 	w := newWorld(t)
-	second := time.Second
-	sb := w.create(func(r *hutch.CreateSandbox) { r.TTL = &second })
-	at := time.Now().Add(time.Hour)
+	sb := w.create()
+	at := sb.ExpiresAt.Add(time.Hour)
 	w.kill()
 	if _, err := w.db.UpdateSandbox(w.ctx(), sb.ID, sb.Epoch, func(s *hutch.Sandbox) error { s.ExpiresAt = at; return nil }); err != nil {
 		t.Fatal(err)

@@ -31,6 +31,9 @@ const (
 	// limit tells a hang from a busy machine, and is never waited for by a test that passes:
 	// ten thousand lines of a log took 22 s on two CPUs with ten times their work.
 	limit = time.Minute
+	// impatient is how long a server waits for a guest in tests whose guest falls silent. One
+	// that is well answers within it, however busy the machine.
+	impatient = 2 * time.Second
 )
 
 // world is one machine. Its host, keeper, gateway and database outlive the server.
