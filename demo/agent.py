@@ -140,7 +140,7 @@ def preview(story: Story, box: Sandbox) -> None:
         url = box.preview_url(3000, scheme="http")  # http://3000-<sandbox>.<domain>
         host = url.removeprefix("http://")
         request = urllib.request.Request(os.environ["PANDASTACK_API"], headers={"Host": host})  # whatever this machine's resolver says
-        for _ in range(100):
+        for _ in range(1200):
             try:
                 with urllib.request.urlopen(request, timeout=10) as answer:
                     return url, answer.read().decode()

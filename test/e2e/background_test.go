@@ -22,10 +22,9 @@ func TestCaseA18ForegroundThenRead(t *testing.T) {
 	sb := s.create(t, api.CreateSandbox{})
 	// Followed for a while in the foreground, left, and read again by its id.
 	var id hutch.ExecID
-	enough := errors.New("enough")
 	_, err := s.client.Stream(t.Context(), sb.ID, api.ExecRequest{Cmd: `for i in 1 2 3 4; do echo $i; sleep 0.3; done`},
-		client.StreamOptions{Started: func(x hutch.ExecID) { id = x }}, func(client.Output) error { return enough })
-	if !errors.Is(err, enough) {
+		client.StreamOptions{Started: func(x hutch.ExecID) { id = x }}, func(client.Output) error { return errEnough })
+	if !errors.Is(err, errEnough) {
 		t.Fatal(err)
 	}
 	var all []byte

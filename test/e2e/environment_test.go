@@ -2,12 +2,9 @@ package e2e
 
 import (
 	"errors"
-	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +12,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/store/sqlite"
+	"hutch.dev/hutch/internal/x/cgroup"
 )
 
 func TestCaseF01TemplateDefaults(t *testing.T) {
@@ -102,45 +100,38 @@ func TestCaseF08FractionOfACPU(t *testing.T) {
 	if got := s.out(t, sb.ID, `nproc`); got != "1" {
 		t.Errorf("half a CPU shows as %s", got)
 	}
-	before := hostCPU(t, sb.ID)
-	s.run(t, sb.ID, `while :; do :; done`, timeout(4))
-	if used := hostCPU(t, sb.ID) - before; used < 500*time.Millisecond || used > 3*time.Second {
-		t.Errorf("in 4 s, half a CPU used %v, want about 2 s", used)
+	// However busy the host is, so much work takes no less than its time at half the speed.
+	before, began := s.hostCPU(t, sb.ID), time.Now()
+	id := s.background(t, sb.ID, `while :; do :; done`)
+	var used time.Duration
+	eventually(t, "it has worked for two seconds", func() bool {
+		used = s.hostCPU(t, sb.ID) - before
+		return used >= 2*time.Second
+	})
+	if took := time.Since(began); took < used*3/2 {
+		t.Errorf("half a CPU worked for %v in %v", used, took)
+	}
+	if _, err := s.client.Cancel(t.Context(), id, nil); err != nil {
+		t.Fatal(err)
 	}
 }
 
 // hostCPU is the CPU time that the host has charged to a sandbox.
-func hostCPU(t *testing.T, id hutch.SandboxID) time.Duration {
+func (s *server) hostCPU(t *testing.T, id hutch.SandboxID) time.Duration {
 	t.Helper()
-	group := func(pattern string) ([]byte, error) {
-		found, err := filepath.Glob(pattern)
-		if err != nil || len(found) != 1 {
-			return nil, fmt.Errorf("%s matches %d files: %w", pattern, len(found), err)
-		}
-		return os.ReadFile(found[0])
-	}
-	if b, err := group("/sys/fs/cgroup/cpuacct/hutch*/" + string(id) + "/cpuacct.usage"); err == nil {
-		ns, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return time.Duration(ns)
-	}
-	b, err := group("/sys/fs/cgroup/hutch*/" + string(id) + "/cpu.stat")
+	tree, err := cgroup.Detect(s.cgroup())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "usage_usec "); ok {
-			us, err := strconv.ParseInt(v, 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return time.Duration(us) * time.Microsecond
-		}
+	group, err := tree.Open(string(id))
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no usage_usec")
-	return 0
+	u, err := group.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.CPU
 }
 
 func TestCaseF10Hostnames(t *testing.T) {
@@ -203,8 +194,9 @@ func templateSets(t *testing.T, s *server, name string) bool {
 func TestNoWayOut(t *testing.T) {
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
+	// Each would wait for longer than its limit, were it not refused at once.
 	for name, cmd := range map[string]string{
-		"a name":               `getent hosts example.com`,
+		"a name":               `RES_OPTIONS='timeout:20 attempts:1' getent hosts example.com`,
 		"an address":           `curl -sS -m 20 http://192.0.2.1/`,
 		"the gateway":          `curl -sS -m 20 http://10.200.0.1/`,
 		"the metadata service": `curl -sS -m 20 http://169.254.169.254/`,
@@ -213,7 +205,7 @@ func TestNoWayOut(t *testing.T) {
 		"udp":                  `python3 -c 'import socket; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.connect(("192.0.2.1", 53)); s.send(b"x"); s.recv(1)'`,
 	} {
 		res := s.run(t, sb.ID, cmd, timeout(15))
-		if res.EndReason != hutch.ExecExit || res.ExitCode == 0 || res.DurationMS > 5000 {
+		if res.EndReason != hutch.ExecExit || res.ExitCode == 0 {
 			t.Errorf("%s: %s, exit code %d after %d ms; want a quick failure", name, res.EndReason, res.ExitCode, res.DurationMS)
 		}
 	}

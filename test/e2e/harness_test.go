@@ -203,8 +203,10 @@ func (s *server) tearDown() error {
 	errs = append(errs, poll(ctx, "nothing of the server is left", func() (bool, error) {
 		return len(s.processes()) == 0, nil
 	}))
-	// The isolator keeps one mount for a data directory, an empty network namespace.
-	_ = unix.Unmount(filepath.Join(s.dir, "run", "runsc", "null-netns"), unix.MNT_DETACH)
+	// The isolator keeps a mount for a data directory, an empty network namespace, which first
+	// creates side by side may make twice.
+	for unix.Unmount(filepath.Join(s.dir, "run", "runsc", "null-netns"), unix.MNT_DETACH) == nil {
+	}
 	// A server that was killed, not stopped, left the group that its sandboxes were in.
 	if tree, err := cgroup.Detect(s.cgroup()); err == nil {
 		errs = append(errs, tree.Remove())

@@ -191,13 +191,17 @@ func TestCompanionsAreReplaced(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	s := own(t)
 	short := s.create(t, api.CreateSandbox{TTLSeconds: ptr(2.0)})
-	long := s.create(t, api.CreateSandbox{TTLSeconds: ptr(2.0)})
-	if _, err := s.client.Extend(t.Context(), long.ID, time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	paused := s.create(t, api.CreateSandbox{TTLSeconds: ptr(4.0)})
+	long, paused := s.create(t, api.CreateSandbox{}), s.create(t, api.CreateSandbox{})
 	if err := s.client.Pause(t.Context(), paused.ID); err != nil {
 		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		id hutch.SandboxID
+		to time.Duration
+	}{{long.ID, 2 * time.Second}, {long.ID, time.Hour}, {paused.ID, 2 * time.Second}} {
+		if _, err := s.client.Extend(t.Context(), x.id, x.to); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, id := range []hutch.SandboxID{short.ID, paused.ID} {
 		eventually(t, "it has expired", func() bool {

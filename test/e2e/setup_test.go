@@ -10,9 +10,9 @@ import (
 
 func TestCaseA13ASetupHasItsOwnLimit(t *testing.T) {
 	s := common(t)
-	sb := s.create(t, api.CreateSandbox{Setup: "echo setting up; sleep 2; touch /tmp/ok; echo done >&2"})
+	sb := s.create(t, api.CreateSandbox{Setup: "echo setting up; until [ -e /tmp/go ]; do sleep 0.1; done; touch /tmp/ok; echo done >&2"})
 	// Other commands need not wait for it, and their limits are not its.
-	if got := s.out(t, sb.ID, "echo at once", timeout(1)); got != "at once" {
+	if got := s.out(t, sb.ID, "echo at once; touch /tmp/go", timeout(30)); got != "at once" {
 		t.Errorf("got %q", got)
 	}
 	x := s.ended(t, sb.SetupExecID)

@@ -195,8 +195,10 @@ func (s *Server) Close() error {
 		<-e.Done()
 	}
 	errs = append(errs, poll(ctx, "nothing of the server is left", func() (bool, error) { return len(s.processes()) == 0, nil }))
-	// The isolator keeps one mount for a data directory, an empty network namespace.
-	_ = unix.Unmount(filepath.Join(s.dir, "run", "runsc", "null-netns"), unix.MNT_DETACH)
+	// The isolator keeps a mount for a data directory, an empty network namespace, which first
+	// creates side by side may make twice.
+	for unix.Unmount(filepath.Join(s.dir, "run", "runsc", "null-netns"), unix.MNT_DETACH) == nil {
+	}
 	sum := sha256.Sum256([]byte(s.dir))
 	if tree, err := cgroup.Detect("hutch-" + hex.EncodeToString(sum[:])[:12]); err == nil {
 		errs = append(errs, tree.Remove())
