@@ -260,3 +260,31 @@ func TestUnpackMalformed(t *testing.T) {
 	_, err = b.WriteArchive(within(t), hutch.WriteArchive{FileRef: ref(b.dir, ""), Content: bytes.NewReader(whole)})
 	wantCode(t, "root's directory", err, hutch.CodeForbidden, "")
 }
+
+// What an archive that breaks off has not brought whole is as it was: the old file, or none.
+func TestUnpackCutShortKeepsWhatWasThere(t *testing.T) {
+	b := newBox(t)
+	whole := makeTar(t, file("a", strings.Repeat("a", 5000)), file("b", strings.Repeat("b", 5000)), file("c", "c"))
+	into := b.home + "/in"
+	for _, dir := range []string{into, into + "/d"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, into+"/a", "old a")
+	put(t, into+"/b", "old b")
+	_, err := b.WriteArchive(within(t), hutch.WriteArchive{FileRef: ref(into, "root"), Content: bytes.NewReader(whole[:8000])})
+	wantCode(t, "cut", err, hutch.CodeBadRequest, "")
+	if got := get(t, into+"/a"); got != strings.Repeat("a", 5000) {
+		t.Errorf("a: %.20q", got)
+	}
+	if got := get(t, into+"/b"); got != "old b" {
+		t.Errorf("b: %.20q", got)
+	}
+	if got := names(t, into); len(got) != 3 { // the directory too
+		t.Errorf("there is %q", got)
+	}
+	put(t, into+"/d/file", "in the way")
+	_, err = b.WriteArchive(within(t), hutch.WriteArchive{FileRef: ref(into, "root"), Content: bytes.NewReader(makeTar(t, file("d", "x")))})
+	wantCode(t, "a directory in the way", err, hutch.CodeConflict, "")
+}

@@ -31,10 +31,18 @@ func (p place) clear() error {
 }
 
 func (u *unpacker) file(p place, h *tar.Header, content io.Reader) (err error) {
-	if err := p.clear(); err != nil {
-		return err
+	kind := tempNew
+	if st, err := p.lstat(); err == nil {
+		kind = tempOld
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if err := p.clear(); err != nil {
+				return err
+			}
+		}
 	}
-	f, err := u.open(p.fd(), p.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	// Beside its place until it is whole: what is there stays if the archive breaks off.
+	temp := tempName(kind)
+	f, err := u.open(p.fd(), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -42,8 +50,11 @@ func (u *unpacker) file(p place, h *tar.Header, content io.Reader) (err error) {
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}
+		if err == nil {
+			err = unix.Renameat(p.fd(), temp, p.fd(), p.name)
+		}
 		if err != nil {
-			_ = unix.Unlinkat(p.fd(), p.name, 0)
+			_ = unix.Unlinkat(p.fd(), temp, 0)
 		}
 	}()
 	// Written here, read there: what the disk says must be told from what the archive says.
