@@ -100,7 +100,7 @@ func TestMove(t *testing.T) {
 		"no target":         {"full", "", false, hutch.CodeBadRequest, "to"},
 		"root's source":     {b.dir + "/root/f", "x", false, hutch.CodeForbidden, ""},
 		"root's target":     {"full/z", b.dir + "/root/z", false, hutch.CodeForbidden, ""},
-		"below a file":      {"full/z", "empty/y/z", false, hutch.CodeBadRequest, ""},
+		"below a file":      {"full/z", "empty/y/z", false, hutch.CodeBadRequest, "to"},
 		"a file on a dir":   {"full/z", "empty", false, hutch.CodeBadRequest, ""},
 		"a dir on a file":   {"full", "empty/y", false, hutch.CodeNotFound, ""},
 		"home's own parent": {b.dir, b.dir + "x", false, hutch.CodeForbidden, ""},

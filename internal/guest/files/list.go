@@ -185,7 +185,10 @@ func (l *lister) descend(dir *os.File, name string, at position) error {
 		return err
 	}
 	defer f.Close()
-	return l.dir(f, at)
+	if err = l.dir(f, at); errors.Is(err, unix.EACCES) {
+		return nil // its names may be read, and nothing more
+	}
+	return err
 }
 
 // join joins a name to a path that may be empty.

@@ -100,6 +100,13 @@ func TestList(t *testing.T) {
 	if len(got) != 7 {
 		t.Errorf("beside a directory that may not be read: %v", clean(got, b.home))
 	}
+	if err := errors.Join(os.Chown(b.home+"/l/sub1", 0, 0), os.Chmod(b.home+"/l/sub1", 0o744)); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = b.all(t, hutch.ListFiles{FileRef: ref("l", ""), Depth: 5})
+	if len(got) != 7 {
+		t.Errorf("beside a directory of which only the names may be read: %v", clean(got, b.home))
+	}
 	_, err := b.ListFiles(within(t), hutch.ListFiles{FileRef: ref("l/sub1", "")})
 	wantCode(t, "a directory that may not be read", err, hutch.CodeForbidden, "")
 }

@@ -29,7 +29,7 @@ func (a *actor) move(ctx context.Context, m guestapi.MoveFile) (info hutch.FileI
 	case strings.HasPrefix(to, from+"/"):
 		return info, hutch.FieldErrorf("to", "%s is inside of %s, which is to be moved", shown(to), shown(from))
 	}
-	about := from
+	about, field := from, "from"
 	err = a.do(ctx, func() error {
 		src, err := a.place(from)
 		if err != nil {
@@ -39,7 +39,7 @@ func (a *actor) move(ctx context.Context, m guestapi.MoveFile) (info hutch.FileI
 		if _, err := src.lstat(); err != nil {
 			return err
 		}
-		about = to
+		about, field = to, "to"
 		dst, err := a.place(to)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 			if err := a.parents(to); err != nil {
@@ -57,7 +57,7 @@ func (a *actor) move(ctx context.Context, m guestapi.MoveFile) (info hutch.FileI
 		info, err = a.stat(to)
 		return err
 	})
-	return info, aboutField(a.explain(err, about), "from")
+	return info, aboutField(a.explain(err, about), field)
 }
 
 // aboutField makes a bad_request about the path one about field, which is what the path is

@@ -166,7 +166,11 @@ func (t *tree) run(ctx context.Context, armed chan<- error) error {
 		}
 		mu.Lock()
 		for _, e := range batch {
-			if err = t.handle(e); err != nil {
+			// The end of ctx closes the queue, whose number may be another file's from then on.
+			if err = context.Cause(ctx); err == nil {
+				err = t.handle(e)
+			}
+			if err != nil {
 				break
 			}
 		}

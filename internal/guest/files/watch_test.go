@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"hutch.dev/hutch"
 )
 
@@ -195,6 +197,26 @@ func TestWatchRecursive(t *testing.T) {
 	}
 	must(os.Rename(b.home+"/w", b.home+"/w2"))
 	wantCode(t, "the directory is moved", <-w.ended, hutch.CodeNotFound, "")
+}
+
+// A directory that is mounted within itself is watched once, where it is.
+func TestWatchOfATreeInItself(t *testing.T) {
+	for name, of := range map[string]string{"a directory of the tree": "/w/a", "the tree": "/w"} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t)
+			b.plant(t, "w/a/b/c/")
+			at := b.home + "/w/a/b/c"
+			if err := unix.Mount(b.home+of, at, "", unix.MS_BIND, ""); err != nil {
+				t.Skip("no right to mount:", err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+			w := b.watch(t, hutch.WatchFiles{FileRef: ref("w", ""), Recursive: true})
+			put(t, b.home+"/w/a/b/f", "x")
+			w.until(t, "write a/b/f")
+			put(t, b.home+"/w/f", "x")
+			w.until(t, "write f")
+		})
+	}
 }
 
 // The same at once and again and again: wherever the watch is behind, the file is told of

@@ -125,7 +125,7 @@ func (t *tree) movedTo(n *node, e rawEvent) error {
 	if replaced := n.below[e.name]; replaced != nil && replaced != child {
 		t.drop(replaced)
 	}
-	if known && child != nil {
+	if known && child != nil && !child.holds(n) {
 		t.attach(child, n, e.name)
 		if t.isAt(child) {
 			return t.retell(child, 0)

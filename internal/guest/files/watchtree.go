@@ -162,6 +162,9 @@ func (t *tree) takeAt(n *node, p place, depth int, tell bool) error {
 		return passing(err)
 	}
 	child := t.nodes[wd]
+	if child != nil && child.holds(n) {
+		return nil // mounted within itself, or moved meanwhile, of which an event is still to come
+	}
 	if child != nil { // the kernel knows it: it was moved while nobody looked
 		t.detach(child)
 		child.untold = false
@@ -219,6 +222,17 @@ func (t *tree) tellFound(n *node, name string) {
 	}
 	n.told[name] = struct{}{}
 	t.tell(hutch.OpCreate, n, name)
+}
+
+// holds reports whether a node is other, or is above it as far as events have told. Attached
+// below that it would have no path.
+func (n *node) holds(other *node) bool {
+	for ; other != nil; other = other.parent {
+		if other == n {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *tree) attach(child, parent *node, name string) {
