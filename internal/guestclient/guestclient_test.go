@@ -290,9 +290,13 @@ func TestNonsense(t *testing.T) {
 			}
 		})
 	}
-	c := start(t, answer(200, toJSON(t, goodStatus())))
-	if _, err := c.StartExec(within(t), guestapi.StartExec{ID: id, Spec: hutch.ExecSpec{MaxOutputBytes: 4096}}); err != nil {
-		t.Fatalf("a lawful answer: %v", err)
+	for _, signal := range []string{"TERM", "40", ""} { // one without a name is told by its number
+		s := goodStatus()
+		s.Result.Signal = signal
+		c := start(t, answer(200, toJSON(t, s)))
+		if _, err := c.StartExec(within(t), guestapi.StartExec{ID: id, Spec: hutch.ExecSpec{MaxOutputBytes: 4096}}); err != nil {
+			t.Fatalf("a lawful answer: %v", err)
+		}
 	}
 }
 

@@ -386,7 +386,7 @@ func testFileChange(t *testing.T, c *Client) {
 		begin := time.Now()
 		c.must(t, "POST", guestapi.PathFileRemove, guestapi.RemoveFile{FileRef: fref(dir + "/many"), Recursive: true}, nil)
 		t.Logf("20,000 files removed in %s", time.Since(begin))
-		if took := time.Since(begin); took > 10*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("removing 20,000 files took %s", took)
 		}
 		c.out(t, "! test -e "+dir+"/many")

@@ -191,13 +191,15 @@ func (c *Client) shellStreams(t *testing.T) {
 	})
 	t.Run("busy", func(t *testing.T) {
 		s := c.shell(t, "busy")
-		st := c.Start(t, hutch.ExecSpec{Cmd: "echo began; sleep 0.7; x=1", Shell: "busy"})
+		c.Sh(t, "rm -f /tmp/shell-go")
+		st := c.Start(t, hutch.ExecSpec{Cmd: "echo began; until [ -e /tmp/shell-go ]; do sleep 0.05; done; x=1", Shell: "busy"})
 		if e := c.Refused(t, hutch.ExecSpec{Cmd: "touch /tmp/shell-typed", Shell: "busy"}); e.Code != hutch.CodeShellBusy {
 			t.Errorf("%v, want shell_busy", e)
 		}
 		if d := c.shells(t)["busy"]; d.Exec != st.ID {
 			t.Errorf("listed as %+v, want %s in it", d, st.ID)
 		}
+		c.Sh(t, "touch /tmp/shell-go")
 		c.End(t, st.ID)
 		s.says(t, "echo $x; ls /tmp/shell-typed 2>/dev/null; true", "1\n")
 		var wg sync.WaitGroup
@@ -206,7 +208,7 @@ func (c *Client) shellStreams(t *testing.T) {
 		for range 8 { // all of them the first command
 			wg.Go(func() {
 				id := NewID()
-				err := c.Call(t.Context(), "POST", guestapi.PathExec, guestapi.StartExec{ID: id, Spec: hutch.ExecSpec{Cmd: "sleep 0.5", Shell: "busy2"}}, nil)
+				err := c.Call(t.Context(), "POST", guestapi.PathExec, guestapi.StartExec{ID: id, Spec: hutch.ExecSpec{Cmd: "sleep 327", Shell: "busy2"}}, nil)
 				mu.Lock()
 				defer mu.Unlock()
 				switch code(err) {

@@ -26,7 +26,7 @@ func (c *Client) shellStops(t *testing.T) {
 		"echo out; sleep 318 | cat; touch /tmp/shell-bad",
 	} {
 		begin := time.Now()
-		st := c.Start(t, hutch.ExecSpec{Cmd: cmd, Shell: "stops", Timeout: 400 * time.Millisecond, Grace: time.Second})
+		st := c.Start(t, hutch.ExecSpec{Cmd: cmd, Shell: "stops", Timeout: time.Second, Grace: time.Second})
 		r := c.End(t, st.ID)
 		if r.End != hutch.ExecTimeout || r.ExitCode != 124 || string(r.Stdout.Head) != "out\n" {
 			t.Errorf("%q: %+v", cmd, r)
@@ -51,7 +51,7 @@ func (c *Client) shellStops(t *testing.T) {
 	})
 	t.Run("hung", func(t *testing.T) {
 		begin := time.Now()
-		r := c.Run(t, hutch.ExecSpec{Cmd: fmt.Sprintf("trap '' %d; while :; do :; done", 63), Shell: "stops", Timeout: 300 * time.Millisecond, Grace: time.Second})
+		r := c.Run(t, hutch.ExecSpec{Cmd: fmt.Sprintf("trap '' %d; while :; do :; done", 63), Shell: "stops", Timeout: time.Second, Grace: time.Second})
 		if r.End != hutch.ExecTimeout || !r.Escalated {
 			t.Errorf("%+v", r)
 		}
@@ -82,7 +82,7 @@ func (c *Client) shellBackground(t *testing.T) {
 	}
 	s.says(t, "echo next", "next\n")
 	// The stop of a later command leaves those alone.
-	second := c.Start(t, hutch.ExecSpec{Cmd: "sleep 323 & sleep 324", Shell: "background", Timeout: 300 * time.Millisecond})
+	second := c.Start(t, hutch.ExecSpec{Cmd: "sleep 323 & sleep 324", Shell: "background", Timeout: time.Second})
 	if r := c.End(t, second.ID); r.End != hutch.ExecTimeout || len(r.Killed) != 2 {
 		t.Errorf("%+v", r)
 	}

@@ -149,7 +149,7 @@ func testStart(t *testing.T, c *Client) {
 	t.Run("B21 a short command is finished at once", func(t *testing.T) {
 		for range 20 {
 			s := c.Start(t, hutch.ExecSpec{Argv: []string{"true"}, Background: true})
-			Eventually(t, 2*time.Second, "true has ended", func() bool { return !c.Status(t, s.ID).Running })
+			Eventually(t, 10*time.Second, "true has ended", func() bool { return !c.Status(t, s.ID).Running })
 			if r := c.Status(t, s.ID).Result; r.End != hutch.ExecExit || r.ExitCode != 0 {
 				t.Fatalf("result %+v", r)
 			}

@@ -135,8 +135,9 @@ func hosts(old []byte, name string) []byte {
 	return b.Bytes()
 }
 
-// maxEtcFile bounds what is read of a file in /etc: anything may be there.
-const maxEtcFile = 1 << 20
+// maxEtcFile bounds what is read of a file in /etc: anything may be there. A hosts file
+// that blocks what somebody does not want to reach can have some megabytes.
+const maxEtcFile = 8 << 20
 
 // update rewrites a file in place if its text should be another. It follows no link and
 // keeps owner and mode, and a reader may see it half written for a moment: a rename would
@@ -151,9 +152,12 @@ func update(path string, edit func(old []byte) []byte) error {
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file", filepath.Base(path))
 	}
-	old, err := io.ReadAll(io.LimitReader(f, maxEtcFile))
+	old, err := io.ReadAll(io.LimitReader(f, maxEtcFile+1))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", filepath.Base(path), err)
+	}
+	if len(old) > maxEtcFile {
+		return fmt.Errorf("%s is longer than %d bytes: it stays as it is", filepath.Base(path), maxEtcFile)
 	}
 	text := edit(old)
 	if bytes.Equal(old, text) {

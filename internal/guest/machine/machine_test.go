@@ -63,6 +63,21 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
+// A file that is too long to be read whole must not lose what was not read.
+func TestUpdateOfALongFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hosts")
+	long := strings.Repeat("0.0.0.0 nowhere.example\n", maxEtcFile/24+1)
+	if err := os.WriteFile(path, []byte(long), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := update(path, func(old []byte) []byte { return hosts(old, "box") }); err == nil {
+		t.Error("it was changed")
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != long {
+		t.Errorf("%d bytes are left of %d, %v", len(b), len(long), err)
+	}
+}
+
 func FuzzHosts(f *testing.F) {
 	f.Add([]byte("127.0.0.1 localhost\n127.0.1.1 x"), "box")
 	f.Add([]byte("\x00\xff\n\n"), "a.b")

@@ -428,14 +428,19 @@ func (s *Stream) LiveLimit() int64 {
 	return s.budget / 4
 }
 
-// Output is what is kept of the stream.
+// Output is what is kept of the stream. Of one that was forgotten that is what its file has,
+// which can lack the beginning, or be cut short by somebody inside.
 func (s *Stream) Output() hutch.Output {
 	head, tail, total := s.Bounds()
-	o := hutch.Output{Total: total, Dropped: tail - head}
+	o := hutch.Output{Total: total}
 	o.Head = s.copyRange(0, head)
 	if tail < total {
 		o.Tail = s.copyRange(tail, total)
 	}
+	if int64(len(o.Tail)) < total-tail {
+		o.Tail = nil // not the end of the stream
+	}
+	o.Dropped = total - int64(len(o.Head)+len(o.Tail))
 	if o.Dropped == 0 {
 		// Cut at the budget's edge with nothing lost: it is one piece again.
 		o.Head, o.Tail = append(o.Head, o.Tail...), nil

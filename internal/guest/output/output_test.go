@@ -170,6 +170,38 @@ func TestStreamFileCap(t *testing.T) {
 	}
 }
 
+// What is said of a stream whose memory was given back is true of what its file still has.
+func TestForgottenOutput(t *testing.T) {
+	for name, cut := range map[string]int64{"that lacks the beginning": -1, "cut short inside": 2000, "emptied inside": 0} {
+		t.Run(name, func(t *testing.T) {
+			s := NewPool(64 << 20).NewStream(spillOptions(t, 1000, minFile))
+			want := pattern(3 * minFile)
+			if cut >= 0 {
+				want = want[:minFile/2]
+			}
+			for b := want; len(b) > 0; {
+				k := min(len(b), 60_000)
+				s.Write(b[:k])
+				b = b[k:]
+			}
+			s.Forget()
+			defer s.Release()
+			if cut >= 0 {
+				if err := os.Truncate(s.file.path, cut); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o := s.Output()
+			if o.Total != int64(len(want)) || o.Total-o.Dropped != int64(len(o.Head)+len(o.Tail)) {
+				t.Errorf("head %d, tail %d, dropped %d of %d", len(o.Head), len(o.Tail), o.Dropped, o.Total)
+			}
+			if !bytes.HasPrefix(want, o.Head) || !bytes.HasSuffix(want, o.Tail) {
+				t.Error("head or tail are not those of the stream")
+			}
+		})
+	}
+}
+
 func TestStreamDiskFull(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("mounting a small file system needs root")

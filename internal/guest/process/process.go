@@ -249,8 +249,10 @@ func (t *Table) Relieve(ctx context.Context) (*Exec, error) {
 	if most == nil {
 		return nil, nil
 	}
-	if s := most.hosts; s != nil && s.current() != nil {
-		use[s.current()], most = use[most], s.current() // the shell, by what runs in it
+	if s := most.hosts; s != nil {
+		if e := s.current(); e != nil {
+			use[e], most = use[most], e // the shell, by what runs in it
+		}
 	}
 	detail := fmt.Sprintf("ended to free memory: it used %d MiB", use[most]>>20)
 	if limit := t.cfg.Proc.Memory(); limit > 0 {

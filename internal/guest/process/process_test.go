@@ -104,6 +104,9 @@ func TestExitCodes(t *testing.T) {
 	if end, code, sig := exitCode(killed); end != hutch.ExecSignal || code != 137 || sig != "KILL" {
 		t.Errorf("killed: %s %d %q", end, code, sig)
 	}
+	if end, code, sig := exitCode(40); end != hutch.ExecSignal || code != 168 || sig != "40" {
+		t.Errorf("killed by a signal without a name: %s %d %q", end, code, sig)
+	}
 	for _, c := range []struct {
 		end    hutch.ExecEnd
 		status syscall.WaitStatus

@@ -61,10 +61,15 @@ func (e *Exec) WriteStdin(ctx context.Context, in Input, r io.Reader) (guestapi.
 		return guestapi.StdinReply{}, err
 	}
 	defer s.give()
-	// A caller who leaves must not keep the next one out.
-	stop := context.AfterFunc(ctx, func() { _ = s.pipe.SetWriteDeadline(time.Unix(1, 0)) })
+	// A caller who leaves must not keep the next one out, nor cut it off.
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		_ = s.pipe.SetWriteDeadline(time.Unix(1, 0))
+	})
 	defer func() {
 		if !stop() {
+			<-cut                                    // else it would come after what follows
 			_ = s.pipe.SetWriteDeadline(time.Time{}) // fails on a closed pipe only
 		}
 	}()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -221,10 +222,11 @@ func signalNumber(name string) (syscall.Signal, bool) {
 	return sig, sig != 0
 }
 
-// signalName is the short name of a signal, "KILL", or its number.
+// signalName is the short name of a signal, "KILL", or its number, which is all that a
+// real-time one has.
 func signalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return strings.TrimPrefix(name, "SIG")
 	}
-	return sig.String()
+	return strconv.Itoa(int(sig))
 }
