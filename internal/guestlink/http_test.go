@@ -368,7 +368,7 @@ func TestScreen(t *testing.T) {
 		for _, piece := range []int{1, 7, 4096} {
 			t.Run(fmt.Sprintf("%s in pieces of %d", name, piece), func(t *testing.T) {
 				hf, gf := pair(t)
-				h, l := newHost(t, hf), newListener(polled(t, gf))
+				h, l := newHost(t, hf), NewListener(polled(t, gf))
 				hc, gc := dial(t, h, l)
 				s := newScreen(hc)
 				s.limit = limit

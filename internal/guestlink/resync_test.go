@@ -15,7 +15,7 @@ import (
 // stuck in the middle of a write, and that never says goodbye.
 func TestTakeover(t *testing.T) {
 	hf, gf := pair(t)
-	l := newListener(polled(t, gf))
+	l := NewListener(polled(t, gf))
 	first := newHost(t, hf)
 	for range 20 {
 		hc, gc := dial(t, first, l)
@@ -23,11 +23,16 @@ func TestTakeover(t *testing.T) {
 		for _, c := range []net.Conn{hc, gc} {
 			wg.Go(func() { _, _ = c.Write(randomBytes(1 << 20)) })
 		}
-		go func() { _, _ = io.CopyN(io.Discard, gc, rand.Int64N(1<<19)) }()
-		// The guest may end the session meanwhile: nobody reads it to its end.
+		died := make(chan struct{})
+		go func() {
+			_, _ = io.CopyN(io.Discard, gc, rand.Int64N(1<<19))
+			<-died
+			readOn(gc)
+		}()
 		_, _ = io.CopyN(io.Discard, hc, rand.Int64N(1<<19))
 		// The process dies: its descriptor is closed, whatever was under way stays cut.
 		_ = first.f.Close()
+		close(died)
 
 		second := newHost(t, hf)
 		hc2, gc2 := dial(t, second, l)
@@ -86,7 +91,7 @@ func (h *hop) Read(p []byte) (int, error) {
 func (h *hop) Write(p []byte) (n int, err error) {
 	for n < len(p) {
 		h.mu.Lock()
-		for h.quota == 0 {
+		for h.quota <= 0 { // less: it was cut while more was on its way
 			h.cond.Wait()
 		}
 		f, part := h.f, min(len(p)-n, h.quota, 1+rand.IntN(5000))
@@ -111,7 +116,7 @@ func (h *hop) Write(p []byte) (n int, err error) {
 func TestRestoreCutsAnywhere(t *testing.T) {
 	hf, gf := pair(t)
 	stream := newHop(polled(t, gf))
-	l := newListener(stream)
+	l := NewListener(stream)
 	for round := range 60 {
 		h := newHost(t, hf)
 		hc, gc := dial(t, h, l)
@@ -123,6 +128,7 @@ func TestRestoreCutsAnywhere(t *testing.T) {
 		// Both are in the middle of something when the machine is saved.
 		stream.cut(1 + rand.IntN(30_000))
 		go func() { _, _ = gc.Write(randomBytes(40_000)) }()
+		readOn(gc)
 		half := appendEscaped(nil, randomBytes(1+rand.IntN(2000)))
 		if round%2 == 0 {
 			wire := hello(newNonce())
@@ -145,7 +151,7 @@ func TestKilledNode(t *testing.T) {
 		victim()
 	}
 	hf, gf := pair(t)
-	l := newListener(polled(t, gf))
+	l := NewListener(polled(t, gf))
 	for range 5 {
 		node := exec.Command(os.Args[0], "-test.run=^TestKilledNode$")
 		node.Env = append(os.Environ(), victimEnv+"=1")
@@ -166,6 +172,7 @@ func TestKilledNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = node.Wait()
+		readOn(gc)
 		h := newHost(t, hf)
 		hc, gc2 := dial(t, h, l)
 		checkEcho(t, hc, gc2, 10_000)

@@ -237,6 +237,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer claim.Release()
+	defer killChildren(t, roleServe) // before the release: one that is slow would get the lock, and stay
 	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := daemon.Start(ctx, spec(dir, roleServe), dial(dir)); !errors.Is(err, daemon.ErrRunning) && !errors.Is(err, context.DeadlineExceeded) {
