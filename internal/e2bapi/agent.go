@@ -45,6 +45,7 @@ func (a *API) Agent(which func(*http.Request) hutch.SandboxID) http.Handler {
 		if !a.awaitRecovery(w, r) {
 			return
 		}
+		a.boundBody(w, r)
 		sb, err := a.awake(r.Context(), which(r))
 		if errors.Is(err, hutch.ErrSandboxGone) {
 			a.processes.forget(which(r))
@@ -60,6 +61,9 @@ func (a *API) Agent(which func(*http.Request) hutch.SandboxID) http.Handler {
 		if err := a.checkToken(sb, presented, r.URL.EscapedPath()); err != nil {
 			writeFailure(w, err)
 			return
+		}
+		if path := r.URL.EscapedPath(); path != "/files" && path != "/health" { // who is there may have shown none
+			a.unboundBody(w, r)
 		}
 		acc := account{sb: sb}
 		if presented != "" || openAgent(sb) {

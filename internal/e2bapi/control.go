@@ -80,6 +80,7 @@ func (a *API) serveControl(rt route) http.Handler {
 		began := time.Now()
 		out := &watched{ResponseWriter: w, status: http.StatusOK}
 		var key hutch.APIKey
+		a.boundBody(w, r)
 		err := func() (err error) {
 			if !a.awaitRecovery(out, r) {
 				return nil
@@ -96,15 +97,24 @@ func (a *API) serveControl(rt route) http.Handler {
 			}
 		}
 		if a.svc.Metrics != nil {
-			a.svc.Metrics.HTTPRequest("e2b "+pattern, r.Method, out.status, time.Since(began))
+			a.svc.Metrics.HTTPRequest("e2b "+pattern, method(r), out.status, time.Since(began))
 		}
-		if a.svc.Audit != nil && key.Prefix != "" && r.Method != http.MethodGet {
+		if a.svc.Audit != nil && key.Prefix != "" && r.Method != http.MethodGet && r.Method != http.MethodHead {
 			a.svc.Audit.RecordAudit(hutch.AuditEntry{
-				At: began.UTC(), Project: key.Project, Key: key.Prefix, Method: r.Method, Route: pattern,
+				At: began.UTC(), Project: key.Project, Key: key.Prefix, Method: method(r), Route: pattern,
 				Sandbox: auditedSandbox(r, out), Status: out.status,
 			})
 		}
 	})
+}
+
+// method is the request's method from a closed set: anybody may send any word.
+func method(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return r.Method
+	}
+	return "other"
 }
 
 // auditedSandbox is the sandbox that a call was about: the path's, or the one it made.
@@ -146,6 +156,22 @@ func (a *API) authenticate(r *http.Request, need hutch.Scope) (hutch.APIKey, err
 		return hutch.APIKey{}, err
 	}
 	return key, allowed(key, need)
+}
+
+// boundBody gives a request's body its time, for so long as nobody knows whose it is: net/http
+// reads on for whatever was announced, and would wait for it for ever. Never without a body:
+// net/http then waits already for the caller to leave.
+func (a *API) boundBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.cfg.BodyTimeout))
+	}
+}
+
+// unboundBody takes boundBody back: input and files take as long as they take.
+func (a *API) unboundBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
 }
 
 // allowed refuses a key whose scope does not include need.

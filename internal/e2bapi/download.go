@@ -24,6 +24,7 @@ func (a *API) files(w http.ResponseWriter, r *http.Request) {
 		writeFailure(w, err)
 		return
 	}
+	a.unboundBody(w, r)
 	acc.user = username(r.URL.Query(), acc)
 	r = r.WithContext(context.WithValue(r.Context(), accountKey{}, acc))
 	var err error
@@ -46,6 +47,12 @@ func (a *API) download(w http.ResponseWriter, r *http.Request) error {
 	packed, err := wantsGzip(r)
 	if err != nil {
 		return err
+	}
+	if strings.Contains(r.Header.Get("Range"), ",") {
+		// Several parts are read beside the handler, and after it when the caller leaves: by
+		// then the file is closed. HTTP allows to answer with all of it instead.
+		r = r.Clone(r.Context())
+		r.Header.Del("Range")
 	}
 	return a.onFile(r.Context(), r.URL.Query().Get("path"), func(g hutch.Guest, ref hutch.FileRef, _ owner) error {
 		f := &remoteFile{ctx: r.Context(), guest: g, ref: ref}

@@ -62,6 +62,7 @@ func TestDownload(t *testing.T) {
 		"part":              {"dir/a.txt", []string{"Range", "bytes=3-7"}, 206, "34567"},
 		"the end":           {"dir/a.txt", []string{"Range", "bytes=-2"}, 206, "89"},
 		"from far in":       {"dir/a.txt", []string{"Range", "bytes=199990-"}, 206, "0123456789"},
+		"several parts":     {"dir/a.txt", []string{"Range", "bytes=0-1,5-6"}, 200, text},
 		"behind the end":    {"dir/a.txt", []string{"Range", "bytes=300000-"}, 416, ""},
 		"part, not packed":  {"dir/a.txt", []string{"Range", "bytes=0-1", "Accept-Encoding", "gzip"}, 206, "01"},
 		"empty":             {"/empty", nil, 200, ""},

@@ -69,7 +69,17 @@ func (q logQuery) wants(l hutch.LogLine) bool {
 	}
 }
 
-// lines collects what q chooses.
+// keep puts lines into the order of their times, whichever command wrote them, and leaves
+// those that are wanted.
+func (q logQuery) keep(lines []hutch.LogLine) []hutch.LogLine {
+	slices.SortStableFunc(lines, func(x, y hutch.LogLine) int { return x.At.Compare(y.At) })
+	if q.backward {
+		return append(lines[:0], lines[max(0, len(lines)-q.limit):]...)
+	}
+	return lines[:min(len(lines), q.limit)]
+}
+
+// lines collects what q chooses. It holds little more than that, however much there is.
 func (a *API) lines(c call, q logQuery) ([]hutch.LogLine, error) {
 	if _, err := a.shown(c); err != nil {
 		return nil, err
@@ -79,20 +89,18 @@ func (a *API) lines(c call, q logQuery) ([]hutch.LogLine, error) {
 		if q.wants(l) {
 			out = append(out, l)
 		}
-		if q.backward && len(out) > 2*q.limit { // only the last ones are wanted
-			out = append(out[:0], out[len(out)-q.limit:]...)
+		if len(out) > 2*q.limit {
+			out = q.keep(out)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(out, func(x, y hutch.LogLine) int { return x.At.Compare(y.At) })
-	if q.backward {
-		out = out[max(0, len(out)-q.limit):]
+	if out = q.keep(out); q.backward {
 		slices.Reverse(out)
 	}
-	return out[:min(len(out), q.limit)], nil
+	return out, nil
 }
 
 func (a *API) logsV1(w http.ResponseWriter, c call) error {

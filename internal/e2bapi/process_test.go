@@ -169,9 +169,13 @@ func TestEndIsRetained(t *testing.T) {
 		late.end("")
 	}
 	b.failed(b.call("process.Process/SendSignal", fmt.Sprintf(`{"process":{"pid":%d},"signal":"SIGNAL_SIGKILL"}`, pid)), "not_found", fmt.Sprint(pid))
+	end := time.Now().Add(-31 * time.Second)
 	b.mu.Lock()
-	c.x.Result.EndedAt = time.Now().Add(-31 * time.Second) // which is shared with what is remembered
+	c.x.Result.EndedAt = end
 	b.mu.Unlock()
+	b.api.processes.mu.Lock()
+	b.api.processes.of[b.sb][pid].end.Result.EndedAt = end
+	b.api.processes.mu.Unlock()
 	b.stream("process.Process/Connect", fmt.Sprintf(`{"process":{"pid":%d}}`, pid)).end("not_found")
 }
 
@@ -205,6 +209,16 @@ func TestRememberedIsBounded(t *testing.T) {
 	}
 	if len(p.of) > maxSandboxes || len(p.of["one"]) > maxRemembered {
 		t.Errorf("%d sandboxes, %d processes", len(p.of), len(p.of["one"]))
+	}
+	x := hutch.Exec{Sandbox: "two", PID: 1, ID: "e1"}
+	p.add(x, time.Minute)
+	x.Result = &hutch.ExecResult{ExitCode: 3, Stdout: hutch.Output{Head: make([]byte, 1<<20)}}
+	p.ended(x)
+	if r := p.of["two"][1].end.Result; r.ExitCode != 3 || r.Stdout.Head != nil {
+		t.Errorf("with exit code %d, %d bytes of output are remembered", r.ExitCode, len(r.Stdout.Head))
+	}
+	if x.Result.Stdout.Head == nil {
+		t.Error("the caller's own record lost its output")
 	}
 }
 

@@ -128,6 +128,9 @@ func (p *processes) add(x hutch.Exec, keep time.Duration) {
 // ended remembers the end of a process: clients have been told of it, and it may be in no
 // record yet.
 func (p *processes) ended(x hutch.Exec) {
+	end := *x.Result
+	end.Stdout, end.Stderr = hutch.Output{}, hutch.Output{} // which may be megabytes, and nobody asks for here
+	x.Result = &end
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.of[x.Sandbox]

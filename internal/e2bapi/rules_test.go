@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -529,6 +530,15 @@ func TestLogs(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", query, got, want)
 		}
 	}
+	// Commands come one after another, whenever their lines were written.
+	for i := range 4 {
+		b.lines = append(b.lines, hutch.LogLine{At: time.UnixMilli(int64(i)), Exec: "e2", Stream: hutch.Stdout, Text: fmt.Sprintf("early %d", i)})
+	}
+	for query, want := range map[string]string{"?direction=backward&limit=1": "line 3", "?limit=1": "early 0", "?limit=0": ""} {
+		if got := texts(query); got != want {
+			t.Errorf("%s: got %s, want %s", query, got, want)
+		}
+	}
 	var v1 struct {
 		Logs       []logLine
 		LogEntries []logEntry
@@ -549,6 +559,8 @@ func TestAuditAndMetrics(t *testing.T) {
 	b.control("GET", "/sandboxes/"+string(b.sb), "")
 	b.kill()
 	b.control("DELETE", "/sandboxes/"+string(b.sb), "")
+	b.do("HEAD", "/sandboxes/"+string(b.sb), nil, "X-API-KEY", adminKey)
+	b.do("BREW", "/sandboxes", nil)
 	var got []string
 	for _, e := range b.audit {
 		got = append(got, fmt.Sprintf("%s %s %s %d %v %s", e.Method, e.Route, e.Key, e.Status, e.Sandbox == b.sb, e.Project))
@@ -557,7 +569,7 @@ func TestAuditAndMetrics(t *testing.T) {
 	if fmt.Sprint(got) != want {
 		t.Errorf("got  %v\nwant %s", got, want)
 	}
-	if !strings.Contains(fmt.Sprint(b.requests), "GET e2b /sandboxes/{id} 200") {
+	if all := fmt.Sprint(b.requests); !strings.Contains(all, "GET e2b /sandboxes/{id} 200") || !strings.Contains(all, "other e2b other 401") || strings.Contains(all, "BREW") {
 		t.Errorf("got %v", b.requests)
 	}
 }
@@ -703,5 +715,38 @@ func TestSigners(t *testing.T) {
 	s.forget("old")
 	if id, ok := s.find(func(hutch.SandboxID) bool { return true }); !ok || id != "new" {
 		t.Errorf("got %q, %v", id, ok)
+	}
+}
+
+// A body that is announced and does not come holds no connection of who has shown nothing.
+func TestBodiesOfStrangers(t *testing.T) {
+	b := newBench(t)
+	b.api.cfg.BodyTimeout = 50 * time.Millisecond
+	agent := fmt.Sprintf("%s: %s\r\n%s: %d\r\n", HeaderSandbox, b.sb, HeaderPort, AgentPort)
+	for name, head := range map[string]string{
+		"no key":       "POST /v2/sandboxes HTTP/1.1\r\n",
+		"no token":     "POST /process.Process/List HTTP/1.1\r\nContent-Type: application/json\r\n" + agent,
+		"no signature": "POST /files?path=x HTTP/1.1\r\n" + agent,
+		"health":       "POST /health HTTP/1.1\r\n" + agent,
+		"no sandbox":   "POST /files?path=x&signature=" + strings.Repeat("x", signatureLength) + " HTTP/1.1\r\n",
+	} {
+		conn, err := net.Dial("tcp", b.srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := fmt.Fprintf(conn, "%sHost: x\r\nContent-Length: 4\r\n\r\nbo", head); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 4") {
+			t.Errorf("%s: %.40q, then %v; want a refusal and the end of the connection", name, got, err)
+		}
+		_ = conn.Close()
+	}
+	// Who is known may take its time.
+	pipe, slow := io.Pipe()
+	time.AfterFunc(150*time.Millisecond, func() { _, _ = io.WriteString(slow, "slow"); _ = slow.Close() })
+	if r := b.agent("POST", "/files?path=slow", pipe, "Content-Type", "application/octet-stream"); r.status != 200 {
+		t.Errorf("a slow upload: %d %s", r.status, r.body)
 	}
 }

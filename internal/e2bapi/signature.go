@@ -101,6 +101,7 @@ func (a *API) signedFiles(w http.ResponseWriter, r *http.Request) {
 	if !a.awaitRecovery(w, r) {
 		return
 	}
+	a.boundBody(w, r)
 	s := signedOf(r)
 	if len(s.signature) != signatureLength {
 		writeFailure(w, unauthenticated("missing signature query parameter, or not one: without it, and without the headers %s and %s, nothing says which sandbox is meant", HeaderSandbox, HeaderPort))
