@@ -67,6 +67,9 @@ type Config struct {
 	// MaxRequests is how many requests to one sandbox may be under way; 512. It keeps one
 	// sandbox's visitors from taking the server's descriptors.
 	MaxRequests int
+	// BodyTimeout is how long the body of a request may take that is answered here, not by a
+	// server inside; 30 s.
+	BodyTimeout time.Duration
 }
 
 // Edge routes requests into sandboxes. It is an http.Handler, safe for concurrent use.
@@ -94,6 +97,9 @@ func New(cfg Config, s Sandboxes, t Tokens, next http.Handler, log *slog.Logger)
 	if cfg.MaxRequests == 0 {
 		cfg.MaxRequests = 512
 	}
+	if cfg.BodyTimeout == 0 {
+		cfg.BodyTimeout = 30 * time.Second
+	}
 	if cfg.Recovered == nil {
 		cfg.Recovered = func() bool { return true }
 	}
@@ -103,11 +109,18 @@ func New(cfg Config, s Sandboxes, t Tokens, next http.Handler, log *slog.Logger)
 // ServeHTTP takes a request to its sandbox, or to the next handler.
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to, err := e.route(r)
+	if err == nil && to.Sandbox == "" {
+		e.next.ServeHTTP(w, r)
+		return
+	}
+	if r.ContentLength != 0 {
+		// net/http reads on for whatever was announced, and would wait for it for ever. Never
+		// without a body: net/http then waits already for the caller to leave.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(e.cfg.BodyTimeout))
+	}
 	switch {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadRequest)
-	case to.Sandbox == "":
-		e.next.ServeHTTP(w, r)
 	case !e.cfg.Recovered():
 		w.Header().Set("Retry-After", "1")
 		e.refuse(w, r, to, starting)

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -336,10 +338,34 @@ func TestDeathBreaksTheConnection(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, b); err != nil || string(b) != "begin" {
 		t.Fatalf("%q: %v", b, err) // what there is comes at once
 	}
+	var stray lockedBuffer
+	log.SetOutput(&stray)
+	defer log.SetOutput(os.Stderr)
 	h.end()
 	if n, err := resp.Body.Read(b); err == nil || err == io.EOF {
 		t.Errorf("got %d bytes and %v, want a broken connection", n, err)
 	}
+	s.Close() // the proxy has said what it had to say
+	if got := stray.String(); strings.Contains(got, "ReverseProxy") {
+		t.Errorf("what happens inside goes to the process's own stderr: %s", got)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func TestUpgradeGoesThrough(t *testing.T) {
@@ -408,4 +434,41 @@ func FuzzRoute(f *testing.F) {
 			t.Errorf("%q is for %+v", host, to)
 		}
 	})
+}
+
+// A body that is announced and does not come holds no connection of who gets no further
+// than this; one that a server inside waits for may take its time.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	const limit = 50 * time.Millisecond
+	s, _ := serve(t, Config{BodyTimeout: limit}, func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %v", b, err)
+	})
+	send := func(host string) net.Conn {
+		conn, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: 4\r\n\r\nbo", host); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	slow := send("3000-" + string(box) + ".localhost")
+	for name, host := range map[string]string{"no sandbox": "3000-izzzzzzzzzzzzzzzzzzzz.localhost", "private": "3000-" + string(private) + ".localhost"} {
+		if got, err := io.ReadAll(send(host)); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 ") {
+			t.Errorf("%s: %q, then %v; want an answer and the end of the connection", name, got, err)
+		}
+	}
+	time.AfterFunc(2*limit, func() { _, _ = io.WriteString(slow, "dy") })
+	res, err := http.ReadResponse(bufio.NewReader(slow), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if got, err := io.ReadAll(res.Body); err != nil || string(got) != "body <nil>" {
+		t.Errorf("the server inside got %q, %v", got, err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -41,6 +42,9 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, to target) {
 		return
 	}
 	defer done()
+	if r.ContentLength != 0 { // now it is the server's inside, which takes its own time
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
 	e.proxy(g, sb, to).ServeHTTP(w, r)
 }
 
@@ -72,7 +76,8 @@ func (e *Edge) proxy(g hutch.Guest, sb hutch.Sandbox, to target) *httputil.Rever
 			MaxResponseHeaderBytes: maxHeader,
 		},
 		FlushInterval: -1,
-		ErrorLog:      nil,
+		// Of servers inside and of visitors who leave: else it is the process's own stderr.
+		ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {
 				panic(http.ErrAbortHandler) // the caller left, or the server stops
