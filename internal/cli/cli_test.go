@@ -564,3 +564,30 @@ func (s *syncBuffer) String() string {
 	defer s.mu.Unlock()
 	return s.b.String()
 }
+
+// Copying to a pipe or a device writes into it; it is not replaced by a file.
+func TestCopyIntoAPipe(t *testing.T) {
+	w := newWorld(t)
+	w.Inside.Put("/tmp/a", []byte("bytes"))
+	id := strings.TrimSpace(w.run("create").out)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Open for both, so that neither end waits for the other.
+	f, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if r := w.run("cp", id+":/tmp/a", pipe); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if st, err := os.Stat(pipe); err != nil || st.Mode()&fs.ModeNamedPipe == 0 {
+		t.Fatalf("the pipe has become %v, %v", st.Mode(), err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(f, got); err != nil || string(got) != "bytes" {
+		t.Errorf("%q came through it, %v", got, err)
+	}
+}

@@ -209,7 +209,8 @@ func (c *copying) upload(ctx context.Context, in io.Reader, to place, mode strin
 	return nil
 }
 
-// writeWhole writes a file here so that it appears whole or not at all.
+// writeWhole writes a file here so that it appears whole or not at all. A device or a pipe
+// that is there gets the bytes as they come.
 func writeWhole(name, mode string, write func(io.Writer) error) error {
 	perm := os.FileMode(0o644)
 	if mode != "" {
@@ -218,6 +219,9 @@ func writeWhole(name, mode string, write func(io.Writer) error) error {
 			return fmt.Errorf("mode %q: want octal digits", mode)
 		}
 		perm = os.FileMode(bits).Perm()
+	}
+	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+		return writeInto(name, write) // /dev/null and pipes stay what they are
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".hutch-cp-*")
 	if err != nil {
@@ -235,6 +239,15 @@ func writeWhole(name, mode string, write func(io.Writer) error) error {
 		return err
 	}
 	return os.Rename(f.Name(), name)
+}
+
+// writeInto writes to what is there and is no file.
+func writeInto(name string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }
 
 // tree copies a directory with what is in it.
