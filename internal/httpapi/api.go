@@ -82,6 +82,7 @@ type API struct {
 	svc   Services
 	log   *slog.Logger
 	mux   *http.ServeMux
+	ports http.Handler // of what is for a server inside; see proxyPath
 	calls *calls
 	terms *terminals
 	watch *watchers
@@ -113,6 +114,7 @@ func New(cfg Config, svc Services, logger *slog.Logger) *API {
 	for _, rt := range slices.Concat(routes(), proxyRoutes(), unsupportedRoutes()) {
 		a.mux.Handle(strings.TrimPrefix(rt.method+" "+rt.pattern, " "), a.serve(rt))
 	}
+	a.ports = a.serve(proxyRoutes()[0])
 	return a
 }
 

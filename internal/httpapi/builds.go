@@ -140,7 +140,11 @@ func buildForm(form url.Values) (api.BuildTemplate, error) {
 			}
 			in.CPU = &f
 		case "force":
-			in.Force = value == "1" || value == "true"
+			on, err := strconv.ParseBool(value)
+			if err != nil && value != "" {
+				return in, hutch.FieldErrorf(name, "must be true or false")
+			}
+			in.Force = on
 		default:
 			return in, unknownName("field", name, known)
 		}
@@ -256,7 +260,7 @@ func plainLine(s string) string {
 }
 
 func (a *API) deleteTemplate(w http.ResponseWriter, r *http.Request) error {
-	if _, err := a.bodyWithoutQuery(w, r); err != nil {
+	if err := readNothing(w, r); err != nil {
 		return err
 	}
 	err := a.svc.Builds.DeleteTemplate(r.Context(), r.PathValue("name"))

@@ -35,7 +35,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	// Lifted, or the server would take its passing for the caller having left. After a
 	// failure it stays, because net/http reads what is left of the body on its own.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	infoOf(r).unread = false
+	infoOf(r).unread.Store(false)
 	return b, nil
 }
 
@@ -76,6 +76,13 @@ func decode(body []byte, dst any) error {
 			continue
 		}
 		field := value.FieldByIndex(index)
+		if t := field.Type(); t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct {
+			field.Set(reflect.New(t.Elem()))
+			if err := decodeWithin(name, raw, field.Interface()); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := decodeStrict(raw, field.Addr().Interface()); err != nil {
 			return hutch.FieldErrorf(name, "must be %s", expected(field.Type()))
 		}
@@ -87,6 +94,21 @@ func decode(body []byte, dst any) error {
 		return hutch.Errorf(hutch.CodeBadRequest, "the body goes on after the JSON object")
 	}
 	return nil
+}
+
+// decodeWithin reads an object that is the value of a field, as strictly as the body.
+func decodeWithin(name string, raw []byte, dst any) error {
+	if raw[0] != '{' {
+		return hutch.FieldErrorf(name, "must be an object")
+	}
+	err := decode(raw, dst)
+	var e *hutch.Error
+	if errors.As(err, &e) && e.Field != "" {
+		within := *e
+		within.Field = name + "." + e.Field
+		return &within
+	}
+	return err
 }
 
 func decodeStrict(raw []byte, dst any) error {

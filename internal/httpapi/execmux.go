@@ -31,7 +31,7 @@ type mux struct {
 // muxed is a command of a connection.
 type muxed struct {
 	exec   hutch.ExecID // empty until started
-	cancel bool         // asked for before it was started
+	cancel bool         // asked for; further frames ask for nothing more
 }
 
 // execSocket serves a multiplexed connection.
@@ -74,7 +74,7 @@ func (m *mux) read(ctx context.Context) {
 			return
 		}
 		var in api.MuxRequest
-		if typ != websocket.MessageText || decode(b, &in) != nil || in.ID == "" || in.Cancel == (in.Cmd != "") {
+		if typ != websocket.MessageText || decode(b, &in) != nil || in.ID == "" || in.Cancel == (in.Cmd != "") || in.Cancel && in.TimeoutSeconds != nil {
 			m.s.refuse(`frames are {"id":"1","cmd":"ls","timeout_seconds":60} or {"id":"1","cancel":true}, as text`)
 			return
 		}
@@ -128,7 +128,7 @@ func (m *mux) exec(ctx context.Context, in api.MuxRequest) api.MuxReply {
 	cancel := me.cancel
 	m.mu.Unlock()
 	if cancel {
-		m.stop(ctx, in.ID, x.ID)
+		m.stop(ctx, in.ID, me)
 	}
 	opt := hutch.FollowOptions{Budgeted: true}
 	c := newChunker(opt, func(p piece) error {
@@ -156,7 +156,7 @@ func (m *mux) cancel(ctx context.Context, id string) {
 	m.mu.Lock()
 	c, ok := m.run[id]
 	var x hutch.ExecID
-	if ok {
+	if ok && !c.cancel {
 		c.cancel, x = true, c.exec
 	}
 	m.mu.Unlock()
@@ -164,14 +164,18 @@ func (m *mux) cancel(ctx context.Context, id string) {
 	case !ok:
 		m.fail(id, hutch.Errorf(hutch.CodeNotFound, "no command of this id is under way on this connection"))
 	case x != "":
-		m.stop(ctx, id, x)
+		m.stop(ctx, id, c)
 	}
 }
 
-func (m *mux) stop(ctx context.Context, id string, x hutch.ExecID) {
+// stop cancels a command that has been started. After a failure it can be asked for again.
+func (m *mux) stop(ctx context.Context, id string, c *muxed) {
 	m.wg.Go(func() {
-		_, err := m.a.svc.ExecControl.CancelExec(ctx, project(m.r), sandboxID(m.r), x, nil)
+		_, err := m.a.svc.ExecControl.CancelExec(ctx, project(m.r), sandboxID(m.r), c.exec, nil)
 		if err != nil && !errors.Is(err, hutch.ErrSandboxGone) && ctx.Err() == nil {
+			m.mu.Lock()
+			c.cancel = false
+			m.mu.Unlock()
 			m.fail(id, err)
 		}
 	})

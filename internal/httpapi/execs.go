@@ -373,7 +373,7 @@ func (a *API) writeStdin(w http.ResponseWriter, r *http.Request) error {
 	_ = rc.SetReadDeadline(time.Time{})
 	n, err := a.svc.ExecControl.WriteStdin(r.Context(), project(r), x.Sandbox, x.ID, hutch.StdinChunk{Offset: offset, Data: data, End: last})
 	if data.ended.Load() {
-		infoOf(r).unread = false
+		infoOf(r).unread.Store(false)
 	} else { // net/http reads on before it answers
 		_ = rc.SetReadDeadline(time.Now().Add(a.cfg.BodyTimeout))
 	}

@@ -87,8 +87,8 @@ func (a *API) listDir(w http.ResponseWriter, r *http.Request) error {
 	if want.Depth > hutch.MaxListDepth {
 		return hutch.FieldErrorf("depth", "must be at most %d", hutch.MaxListDepth)
 	}
-	if want.Limit > hutch.MaxListLimit {
-		return hutch.FieldErrorf("limit", "must be at most %d", hutch.MaxListLimit)
+	if want.Limit > hutch.MaxListLimit || want.Limit == 0 && q.values["limit"] != nil {
+		return hutch.FieldErrorf("limit", "must be between 1 and %d; leave it out for all", hutch.MaxListLimit)
 	}
 	g, done, err := a.guest(r)
 	if err != nil {
@@ -300,7 +300,7 @@ func (a *API) removeFile(w http.ResponseWriter, r *http.Request) error {
 	if err := q.check(); err != nil {
 		return err
 	}
-	if err := readNothing(w, r); err != nil {
+	if err := readEmptyBody(w, r); err != nil {
 		return err
 	}
 	g, done, err := a.guest(r)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"reflect"
 	"strings"
@@ -460,5 +461,25 @@ func TestRepeatedFileCalls(t *testing.T) {
 	}
 	if res := b.send(b.request("PUT", fs+"?path=/f", string(bytesOf(2<<20)), "Idempotency-Key", "k4")); res.StatusCode != http.StatusOK {
 		t.Errorf("a keyed upload over the size of JSON bodies: status %d", res.StatusCode)
+	}
+}
+
+// Who waits for news of a watcher that another closes has not left.
+func TestAWatcherThatIsClosedWhileItIsAsked(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	fs := b.fs()
+	for range 20 { // now and then it is closed before it is asked, which is answered alike
+		w := into[api.Watcher](b.do("POST", fs+"/watchers", `{"path": "/tmp"}`).want(201))
+		sent, asked := make(chan struct{}), make(chan *live, 1)
+		req := b.request("GET", fs+"/watchers/"+w.WatcherID+"/events?wait_seconds=20", "")
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+			WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) },
+		}))
+		go func() { asked <- b.send(req) }()
+		<-sent
+		b.do("DELETE", fs+"/watchers/"+w.WatcherID, "").want(204)
+		if a := <-asked; a.StatusCode != 404 {
+			t.Fatalf("answered with %d", a.StatusCode)
+		}
 	}
 }

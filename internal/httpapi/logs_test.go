@@ -163,6 +163,8 @@ func TestBuildsThatCannotBe(t *testing.T) {
 		"no image":   {map[string]string{"name": "y"}, nil, 400, "bad_request", "image_ref"},
 		"size":       {map[string]string{"name": "x", "image_ref": "y", "size_mb": "big"}, nil, 400, "bad_request", "size_mb"},
 		"cpu":        {map[string]string{"name": "x", "image_ref": "y", "cpu": "0"}, nil, 400, "bad_request", "cpu"},
+		"no cpu":     {map[string]string{"name": "x", "image_ref": "y", "cpu": "NaN"}, nil, 400, "bad_request", "cpu"},
+		"force":      {map[string]string{"name": "x", "image_ref": "y", "force": "yes"}, nil, 400, "bad_request", "force"},
 		"unknown":    {map[string]string{"name": "x", "image_ref": "y", "imageref": "z"}, nil, 400, "unknown_field", "imageref"},
 	} {
 		body, typ := form(t, c.fields, c.files)

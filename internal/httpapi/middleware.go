@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"hutch.dev/hutch"
@@ -27,7 +28,7 @@ type info struct {
 	sandbox hutch.SandboxID // that it is about; empty = none, or not known
 	changes bool            // it is to change something
 
-	unread bool // it has a body that was not read to its end
+	unread atomic.Bool // it has a body that was not read to its end; a proxied one is read beside its handler
 }
 
 type infoKey struct{}
@@ -45,12 +46,13 @@ func project(r *http.Request) hutch.ProjectID { return infoOf(r).key.Project }
 // ServeHTTP answers a request, whatever it is.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	i := &info{id: requestID(r), route: "other", unread: r.ContentLength != 0}
+	i := &info{id: requestID(r), route: "other"}
+	i.unread.Store(r.ContentLength != 0)
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), infoKey{}, i))
 	defer cancel()
 	r = r.WithContext(ctx)
 	rec := newRecorder(w, a.cfg.WriteTimeout)
-	if i.unread {
+	if i.unread.Load() {
 		// Also for who has shown no key: net/http reads bodies that no handler does. Never
 		// without a body: net/http then waits already for the caller to leave, and would
 		// take the deadline's passing for that.
@@ -69,6 +71,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	if r.Method == http.MethodOptions && presentedKey(r) == "" { // else it may be for a server inside
 		rec.WriteHeader(http.StatusNoContent)
+		return
+	}
+	if proxyPath(r) {
+		a.ports.ServeHTTP(rec, r)
 		return
 	}
 	if _, pattern := a.mux.Handler(r); pattern == "" {

@@ -126,7 +126,7 @@ func decodePort(body []byte) (api.SetPort, error) {
 }
 
 func (a *API) unsetPort(w http.ResponseWriter, r *http.Request) error {
-	if _, err := a.bodyWithoutQuery(w, r); err != nil {
+	if err := readNothing(w, r); err != nil {
 		return err
 	}
 	port, err := pathPort(r)

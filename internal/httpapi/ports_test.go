@@ -273,3 +273,31 @@ func TestSeries(t *testing.T) {
 	into[api.Series](b.do("GET", "/v1/metrics/sandbox/"+sb+"?from=0&to=2000000000&step=5s", "").want(200)) // bounded
 	b.do("GET", "/v1/metrics/sandbox/none", "").wantError(404, "not_found", "")
 }
+
+// A server inside reads its paths itself, whatever they are.
+func TestPathsInsideAreNotCleaned(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	sb := b.sandbox()
+	b.serve(3000, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) }))
+	for _, path := range []string{"/", "//", "//a", "/a/../b", "/..", "/../../../../v1/me", "/a/./b/", "/%2e%2e/a", "/a//b?c=../d"} {
+		if got := string(b.do("GET", "/v1/sandboxes/"+sb+"/proxy/3000"+path, "").want(200).body); got != path {
+			t.Errorf("%s arrived as %s", path, got)
+		}
+		b.as("").do("GET", "/v1/sandboxes/"+sb+"/proxy/3000"+path, "").wantError(401, "unauthenticated", "")
+	}
+	b.do("GET", "/v1/sandboxes/../proxy/3000/", "").wantError(404, "not_found", "") // is no sandbox's
+	b.do("GET", "/v1/sandboxes/"+sb+"/proxy/../a/", "").wantError(404, "not_found", "")
+}
+
+// Years that JSON does not have are refused before an answer is begun with them.
+func TestTimesThatNoAnswerCanHold(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	for _, at := range []string{"1000000000000", "9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00%2B01:00"} {
+		b.do("GET", "/v1/audit?since="+at, "").wantError(400, "bad_request", "since")
+		b.do("GET", "/v1/metrics/overview?from=0&to="+at, "").wantError(400, "bad_request", "to")
+	}
+	for _, at := range []string{"253402300799", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"} {
+		into[api.Audit](b.do("GET", "/v1/audit?since="+at, "").want(200))
+	}
+	into[api.Series](b.do("GET", "/v1/metrics/overview?from=0001-01-01T00:00:00Z&to=0001-01-01T00:00:01Z&step=1h", "").want(200))
+}

@@ -43,6 +43,24 @@ func proxyRoutes() []route {
 
 const proxyPattern = "/v1/sandboxes/{id}/proxy/{port}/{rest...}"
 
+// proxyPath reports whether a request is for a server inside, and sets its path's values if
+// so. The mux would send who asks for "/a/../b" or "//a" away to another path, as is right for
+// ours; what is inside reads its paths itself.
+func proxyPath(r *http.Request) bool {
+	e := strings.SplitN(r.URL.EscapedPath(), "/", 7)
+	if len(e) < 7 || e[0] != "" || e[1] != "v1" || e[2] != "sandboxes" || e[4] != "proxy" {
+		return false
+	}
+	for i, name := range map[int]string{3: "id", 5: "port", 6: "rest"} {
+		value, err := url.PathUnescape(e[i])
+		if err != nil || i < 6 && (value == "" || value == "." || value == "..") {
+			return false
+		}
+		r.SetPathValue(name, value)
+	}
+	return true
+}
+
 // proxy passes a request on to a server inside, whatever it is, WebSockets too.
 func (a *API) proxy(w http.ResponseWriter, r *http.Request) error {
 	port, err := pathPort(r)

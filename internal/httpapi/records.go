@@ -151,7 +151,7 @@ func (a *API) keys(w http.ResponseWriter, r *http.Request, show func([]hutch.API
 }
 
 func (a *API) revokeKey(w http.ResponseWriter, r *http.Request) error {
-	if _, err := a.bodyWithoutQuery(w, r); err != nil {
+	if err := readNothing(w, r); err != nil {
 		return err
 	}
 	err := a.svc.Keys.RevokeKey(r.Context(), project(r), r.PathValue("prefix"))
@@ -223,12 +223,13 @@ func showToken(k hutch.APIKey) api.Token {
 	return api.Token{Prefix: k.Prefix, Label: k.Name, CreatedAt: milli(k.CreatedAt)}
 }
 
-// listTokens lists valid keys only: the compatible form cannot say that one is revoked.
+// listTokens lists valid keys only: the compatible form cannot say that one is
+// revoked, or has expired.
 func (a *API) listTokens(w http.ResponseWriter, r *http.Request) error {
 	return a.keys(w, r, func(ks []hutch.APIKey) any {
 		out := make([]api.Token, 0, len(ks))
 		for _, k := range ks {
-			if k.RevokedAt.IsZero() {
+			if k.RevokedAt.IsZero() && (k.ExpiresAt.IsZero() || k.ExpiresAt.After(time.Now())) {
 				out = append(out, showToken(k))
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
@@ -125,7 +126,19 @@ func errorBody(r *http.Request, err error) api.Error {
 	return body
 }
 
-// writeError answers with err, and logs it if it is the server's fault.
+// levelOf is how loudly an answer's failure is logged. Only what nobody but the server can
+// have caused is an error there; the rest a tenant may bring about as often as it likes.
+func levelOf(c hutch.Code) slog.Level {
+	switch c {
+	case hutch.CodeInternal:
+		return slog.LevelError
+	case hutch.CodeUnavailable, hutch.CodeNoCapacity, hutch.CodeGuestUnresponsive:
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}
+
+// writeError answers with err, and logs what is no mistake of the request.
 func (a *API) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	info := infoOf(r)
 	body := errorBody(r, err)
@@ -134,7 +147,7 @@ func (a *API) writeError(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusRequestedRangeNotSatisfiable
 	}
 	if status >= http.StatusInternalServerError && body.Code != hutch.CodeUnsupported {
-		a.log.ErrorContext(r.Context(), "request failed", "request", info.id, "op", info.route, "error", err)
+		a.log.Log(r.Context(), levelOf(body.Code), "request failed", "request", info.id, "op", info.route, "error", err)
 	}
 	if d := retryAfter(explain(r, err)); d > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(d.Seconds()))))
@@ -142,7 +155,7 @@ func (a *API) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if body.Code == hutch.CodeUnauthenticated {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="hutch"`)
 	}
-	if info.unread || body.Code == hutch.CodeUnauthenticated {
+	if info.unread.Load() || body.Code == hutch.CodeUnauthenticated {
 		// Nobody waits for the rest of a body that is not wanted, nor keeps a connection
 		// for a caller who has shown no key.
 		w.Header().Set("Connection", "close")

@@ -117,10 +117,12 @@ func (a *API) serve(rt route) http.Handler {
 		i.route, i.changes = rt.pattern, rt.changes || r.Method != http.MethodGet && r.Method != http.MethodHead
 		i.sandbox = hutch.SandboxID(logID(r.PathValue("id")))
 		err := func() error {
-			if rt.scope != "" {
-				if err := a.authenticate(r, rt.scope); err != nil {
+			if rt.scope == "" { // none of these has parameters
+				if err := newQuery(r).check(); err != nil {
 					return err
 				}
+			} else if err := a.authenticate(r, rt.scope); err != nil {
+				return err
 			}
 			if _, err := url.ParseQuery(r.URL.RawQuery); err != nil && rt.pattern != proxyPattern { // not ours to read
 				return hutch.Errorf(hutch.CodeBadRequest, "the query is malformed: write %% as %%25, ; as %%3B, and separate parameters by &")

@@ -159,7 +159,7 @@ func resources(in api.CreateSandbox) (hutch.Resources, error) {
 	out := hutch.Resources{DiskTier: in.DiskTier}
 	if c := in.CPU; c != nil {
 		milli := math.Round(*c * 1000)
-		if milli < 1 || milli > maxCount {
+		if math.IsNaN(milli) || milli < 1 || milli > maxCount { // a form can say NaN
 			return out, hutch.FieldErrorf("cpu", "must be more than 0, in steps of 0.001 (1.5 is one and a half CPUs); leave it out for the template's")
 		}
 		out.MilliCPU = int(milli)
@@ -328,9 +328,6 @@ func (a *API) resumeSandbox(w http.ResponseWriter, r *http.Request) error {
 
 // act carries out an action that takes and answers nothing.
 func act(w http.ResponseWriter, r *http.Request, do func(context.Context, hutch.ProjectID, hutch.SandboxID) (hutch.Sandbox, error)) error {
-	if err := newQuery(r).check(); err != nil {
-		return err
-	}
 	if err := readNothing(w, r); err != nil {
 		return err
 	}
@@ -345,9 +342,17 @@ func act(w http.ResponseWriter, r *http.Request, do func(context.Context, hutch.
 	return nil
 }
 
-// readNothing reads the body of an action that takes none. Published clients send an
-// empty text; anything that claims to be an object with fields is refused.
+// readNothing refuses what is said to an action that takes neither parameters nor a body.
 func readNothing(w http.ResponseWriter, r *http.Request) error {
+	if err := newQuery(r).check(); err != nil {
+		return err
+	}
+	return readEmptyBody(w, r)
+}
+
+// readEmptyBody reads the body of an action that takes none. Published clients send an
+// empty text; anything that claims to be an object with fields is refused.
+func readEmptyBody(w http.ResponseWriter, r *http.Request) error {
 	body, err := readBody(w, r, maxBody)
 	if err != nil {
 		return err

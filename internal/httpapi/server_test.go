@@ -89,9 +89,10 @@ func TestKeysAreMadeAndRevoked(t *testing.T) {
 	b.do("POST", "/v1/me/tokens", `{"expires_in_days": 0}`).wantError(400, "bad_request", "expires_in_days")
 	b.as(tok.Token).do("POST", "/v1/sandboxes", "{}").want(201)
 	b.do("DELETE", "/v1/me/tokens/"+tok.Prefix, "").want(204)
+	old := into[api.Token](b.do("POST", "/v1/me/tokens", `{"label": "old", "expires_in_days": 0.0001}`).want(200)) // made at Epoch
 	for _, x := range into[[]api.Token](b.do("GET", "/v1/me/tokens", "").want(200)) {
-		if x.Prefix == tok.Prefix || x.Token != "" {
-			t.Errorf("tokens list %+v: revoked, or with its secret", x)
+		if x.Prefix == tok.Prefix || x.Prefix == old.Prefix || x.Token != "" {
+			t.Errorf("tokens list %+v: revoked, expired, or with its secret", x)
 		}
 	}
 }

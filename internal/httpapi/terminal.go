@@ -70,22 +70,22 @@ func (a *API) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p := project(r)
-	leave := a.terms.own(x.ID, keep, func() { a.endTerminal(p, x) })
+	p, sb, id := project(r), x.Sandbox, x.ID // and no more of it: this may be kept for a day
+	leave := a.terms.own(id, keep, func() { a.endTerminal(p, sb, id) })
 	defer leave()
 	return a.converse(w, r, conversation{exec: x, hello: hello})
 }
 
 // endTerminal cancels a terminal whose clients have left. One whose shell has ended is let
 // be: what was left running in it was left on purpose.
-func (a *API) endTerminal(p hutch.ProjectID, x hutch.Exec) {
+func (a *API) endTerminal(p hutch.ProjectID, sb hutch.SandboxID, id hutch.ExecID) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*hutch.MaxGrace)
 	defer cancel()
-	if now, err := a.svc.Execs.Exec(ctx, p, x.ID); err == nil && now.Result != nil {
+	if now, err := a.svc.Execs.Exec(ctx, p, id); err == nil && now.Result != nil {
 		return
 	}
-	if _, err := a.svc.ExecControl.CancelExec(ctx, p, x.Sandbox, x.ID, nil); err != nil && !errors.Is(err, hutch.ErrSandboxGone) && !errors.Is(err, hutch.ErrNotFound) {
-		a.log.WarnContext(ctx, "a terminal without clients could not be ended", "exec", x.ID, "error", err)
+	if _, err := a.svc.ExecControl.CancelExec(ctx, p, sb, id, nil); err != nil && !errors.Is(err, hutch.ErrSandboxGone) && !errors.Is(err, hutch.ErrNotFound) {
+		a.log.WarnContext(ctx, "a terminal without clients could not be ended", "exec", id, "error", err)
 	}
 }
 
@@ -138,8 +138,13 @@ func (a *API) converse(w http.ResponseWriter, r *http.Request, c conversation) e
 	defer s.close()
 	defer s.endWith(r.Context())()
 	ctx, left := context.WithCancel(r.Context())
+	// Input that the command does not take must not hold on to a client that has gone.
+	defer context.AfterFunc(s.ctx, left)()
 	var wg sync.WaitGroup
-	wg.Go(func() { a.terminalOutput(ctx, r, s, c) })
+	wg.Go(func() {
+		a.terminalOutput(ctx, r, s, c)
+		left()
+	})
 	a.terminalInput(ctx, r, s, c.exec)
 	left()
 	wg.Wait()
@@ -159,17 +164,20 @@ func (a *API) terminalOutput(ctx context.Context, r *http.Request, s *socket, c 
 		}
 		return s.write(websocket.MessageBinary, ev.Data)
 	}
-	var opt hutch.FollowOptions
+	var (
+		opt   hutch.FollowOptions
+		ended hutch.Exec
+		err   error
+	)
 	if c.joins {
-		var err error
-		if opt.Stdout, err = a.replayTerminal(ctx, r, c, send); err != nil {
-			return
-		}
-		if c.size != nil { // only now, so that what programs draw anew is seen
+		opt.Stdout, err = a.replayTerminal(ctx, r, c, send)
+		if err == nil && c.size != nil { // only now, so that what programs draw anew is seen
 			_ = a.svc.ExecControl.ResizeExec(ctx, project(r), c.exec.Sandbox, c.exec.ID, *c.size) // fails only for what has ended
 		}
 	}
-	ended, err := a.svc.Execs.FollowExec(ctx, project(r), c.exec.Sandbox, c.exec.ID, opt, send)
+	if err == nil {
+		ended, err = a.svc.Execs.FollowExec(ctx, project(r), c.exec.Sandbox, c.exec.ID, opt, send)
+	}
 	switch {
 	case errors.Is(err, errClientGone) || ctx.Err() != nil:
 		return
@@ -180,6 +188,7 @@ func (a *API) terminalOutput(ctx context.Context, r *http.Request, s *socket, c 
 		b := errorBody(r, err)
 		_ = s.writeText(api.TerminalNotice{Error: b.Error, Code: b.Code})
 	} else {
+		a.terms.forget(c.exec.ID)
 		_ = s.writeText(api.TerminalNotice{Exit: &ended.Result.ExitCode})
 	}
 	s.closeNormally() // ends the input
@@ -294,6 +303,13 @@ func (t *terminals) join(id hutch.ExecID) (leave func()) {
 	return func() { t.leave(id) }
 }
 
+// forget drops a terminal whose command has ended: there is nothing left to end.
+func (t *terminals) forget(id hutch.ExecID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, id)
+}
+
 func (t *terminals) leave(id hutch.ExecID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -380,7 +396,7 @@ func (a *API) listShells(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) closeShell(w http.ResponseWriter, r *http.Request) error {
-	if _, err := a.bodyWithoutQuery(w, r); err != nil {
+	if err := readNothing(w, r); err != nil {
 		return err
 	}
 	g, done, err := a.guest(r)

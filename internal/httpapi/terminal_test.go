@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -289,8 +292,7 @@ func TestClientsThatAreGoneAreNoticed(t *testing.T) {
 	f.Program("if", shellProgram)
 	done := make(answered, 10)
 	b := serveOn(t.Context(), t, f, httpapi.Config{PingInterval: 20 * time.Millisecond}, done)
-	conn := b.dial()
-	fmt.Fprintf(conn, "GET /v1/sandboxes/%s/ssh HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", b.sandbox(), b.key)
+	conn := b.upgrade("/v1/sandboxes/" + b.sandbox() + "/ssh")
 	for route := range done { // it never answers a ping
 		if strings.HasSuffix(route, "/ssh") {
 			break
@@ -403,5 +405,136 @@ func TestFieldsOfACommandsForm(t *testing.T) {
 	b.do("POST", exec, `{"argv": ["look"], "shell": "main"}`).wantError(400, "bad_request", "shell")
 	b.do("POST", exec, `{"argv": ["look"], "login": true}`).wantError(400, "bad_request", "login")
 	b.do("POST", exec, `{"cmd": "look", "terminal": {"rows": -1}}`).wantError(400, "bad_request", "rows")
-	b.do("POST", exec, `{"cmd": "look", "terminal": {"height": 1}}`).wantError(400, "bad_request", "terminal")
+	b.do("POST", exec, `{"cmd": "look", "terminal": {"height": 1}}`).wantError(400, "unknown_field", "terminal.height")
+}
+
+// upgrade asks for a WebSocket by hand, and leaves the answer to its caller.
+func (b *bench) upgrade(path string) net.Conn {
+	b.t.Helper()
+	conn := b.dial()
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", path, b.key); err != nil {
+		b.t.Fatal(err)
+	}
+	return conn
+}
+
+// blocked is commands that take no input.
+type blocked struct {
+	httpapi.ExecControl
+	writes chan struct{}
+}
+
+func (b blocked) WriteStdin(ctx context.Context, _ hutch.ProjectID, _ hutch.SandboxID, _ hutch.ExecID, _ hutch.StdinChunk) (int64, error) {
+	close(b.writes)
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// Input that nobody takes holds on to no client that has gone.
+func TestAClientThatIsGoneWhileItsInputWaits(t *testing.T) {
+	f, done := httpapitest.New(), make(answered, 10)
+	f.Program("if", shellProgram)
+	svc, writes := f.Services(), make(chan struct{})
+	svc.ExecControl, svc.Metrics = blocked{svc.ExecControl, writes}, done
+	s := httptest.NewServer(httpapi.New(httpapi.Config{PingInterval: 20 * time.Millisecond}, svc, slog.New(slog.DiscardHandler)))
+	t.Cleanup(s.CloseClientConnections)
+	b := &bench{Fake: f, t: t, url: s.URL, key: httpapitest.AdminKey}
+	conn := b.upgrade("/v1/sandboxes/" + b.sandbox() + "/ssh")
+	if _, err := conn.Write([]byte{0x82, 0x81, 0, 0, 0, 0, 'x'}); err != nil { // one masked byte
+		t.Fatal(err)
+	}
+	<-writes
+	late := time.After(30 * time.Second)
+	for {
+		select {
+		case route := <-done: // it never answers a ping
+			if strings.HasSuffix(route, "/ssh") {
+				return
+			}
+		case <-late:
+			t.Fatal("a client that is gone is still served")
+		}
+	}
+}
+
+// However long a terminal may be kept, one that has ended is not.
+func TestATerminalThatHasEndedIsNotKept(t *testing.T) {
+	f := httpapitest.New()
+	f.Program("if", shellProgram)
+	a := httpapi.New(httpapi.Config{}, f.Services(), slog.New(slog.DiscardHandler))
+	s := httptest.NewServer(a)
+	t.Cleanup(s.CloseClientConnections)
+	b := &bench{Fake: f, t: t, url: s.URL, key: httpapitest.AdminKey}
+	w := b.ws("/v1/sandboxes/" + b.sandbox() + "/ssh?keep_seconds=86400")
+	w.output("24x80 xterm-256color$ ")
+	if n := a.Terminals(); n != 1 {
+		t.Errorf("%d terminals, want one", n)
+	}
+	w.send(websocket.MessageBinary, "exit\n")
+	var n api.TerminalNotice
+	w.notice(&n)
+	w.ends(websocket.StatusNormalClosure)
+	if n := a.Terminals(); n != 0 {
+		t.Errorf("%d terminals are kept that have ended", n)
+	}
+}
+
+// A client that asks for the same again and again takes no more for it.
+func TestACommandIsCancelledOnce(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	var cancels atomic.Int32
+	begun, end := make(chan struct{}), make(chan struct{})
+	b.OnCall = func(method string) error {
+		if method != "CancelExec" {
+			return nil
+		}
+		if cancels.Add(1) == 1 {
+			close(begun)
+		}
+		<-end
+		return nil
+	}
+	w := b.ws("/v1/sandboxes/" + b.sandbox() + "/exec/ws")
+	w.send(websocket.MessageText, `{"id":"a","cmd":"sleep"}`)
+	w.send(websocket.MessageText, `{"id":"a","cancel":true}`)
+	<-begun
+	for range 100 {
+		w.send(websocket.MessageText, `{"id":"a","cancel":true}`)
+	}
+	w.send(websocket.MessageText, `{"id":"b","cancel":true}`) // is answered once those before are read
+	var last api.MuxReply
+	if w.notice(&last); last.ID != "b" || last.Code != hutch.CodeNotFound {
+		t.Errorf("got %+v", last)
+	}
+	close(end)
+	last = api.MuxReply{}
+	if w.notice(&last); last.ID != "a" || last.Exit == nil {
+		t.Errorf("got %+v", last)
+	}
+	if n := cancels.Load(); n != 1 {
+		t.Errorf("it was cancelled %d times", n)
+	}
+}
+
+func TestACancelThatFailedCanBeAskedForAgain(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	var cancels atomic.Int32
+	b.OnCall = func(method string) error {
+		if method == "CancelExec" && cancels.Add(1) == 1 {
+			return hutch.ErrUnavailable
+		}
+		return nil
+	}
+	w := b.ws("/v1/sandboxes/" + b.sandbox() + "/exec/ws")
+	w.send(websocket.MessageText, `{"id":"a","cmd":"sleep"}`)
+	w.send(websocket.MessageText, `{"id":"a","cancel":true}`)
+	var last api.MuxReply
+	if w.notice(&last); last.ID != "a" || last.Code != hutch.CodeUnavailable {
+		t.Errorf("got %+v", last)
+	}
+	w.send(websocket.MessageText, `{"id":"a","cancel":true}`)
+	last = api.MuxReply{}
+	if w.notice(&last); last.ID != "a" || last.Exit == nil {
+		t.Errorf("got %+v", last)
+	}
 }

@@ -70,7 +70,7 @@ func (u *upload) Read(p []byte) (int, error) {
 // ended lifts the deadline, whose passing the server would take for the caller having left.
 func (u *upload) ended() {
 	_ = u.rc.SetReadDeadline(time.Time{})
-	u.info.unread = false
+	u.info.unread.Store(false)
 }
 
 func (u *upload) fail(e *hutch.Error) error {
@@ -84,7 +84,7 @@ const drainTime = 10 * time.Second
 // settle ends a call that took the body, whose outcome is err. A caller that still sends
 // would see its connection reset in place of the answer, so what is left is read for a while.
 func (u *upload) settle(err error) error {
-	if err == nil || !u.info.unread {
+	if err == nil || !u.info.unread.Load() {
 		return err
 	}
 	if mine := u.err.Load(); mine != nil {

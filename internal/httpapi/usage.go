@@ -85,11 +85,13 @@ func (q *query) instant(name string, def time.Time) time.Time {
 	if s == "" {
 		return def
 	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return t
+	t, err := time.Parse(time.RFC3339, s)
+	if n, numErr := strconv.ParseInt(s, 10, 64); numErr == nil && n >= 0 && n < 1<<40 {
+		t, err = time.Unix(n, 0), nil
 	}
-	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n >= 0 && n < 1<<40 {
-		return time.Unix(n, 0)
+	// Answers repeat it, and JSON has no other years.
+	if year := t.UTC().Year(); err == nil && year >= 1 && year <= 9999 {
+		return t
 	}
 	if q.err == nil {
 		q.err = hutch.FieldErrorf(name, "must be a time like 2026-01-02T15:04:05Z, or seconds since 1970")

@@ -249,6 +249,9 @@ func (a *API) createWatcher(w http.ResponseWriter, r *http.Request) error {
 		defer done()
 		want := hutch.WatchFiles{FileRef: hutch.FileRef{Path: in.Path, User: in.User}, Recursive: in.Recursive, Entry: in.Entry}
 		err := g.WatchFiles(ctx, want, func() error { close(ready); return nil }, wt.event)
+		if ctx.Err() != nil { // removed: who waits for its news has not left, as err says
+			err = hutch.Errorf(hutch.CodeNotFound, "the watcher was closed")
+		}
 		wt.ended(err)
 		failed <- err
 	}()
@@ -307,7 +310,7 @@ func (a *API) watcherEvents(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) closeWatcher(w http.ResponseWriter, r *http.Request) error {
-	if _, err := a.bodyWithoutQuery(w, r); err != nil {
+	if err := readNothing(w, r); err != nil {
 		return err
 	}
 	wt, err := a.watcherOf(r)

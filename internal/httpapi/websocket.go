@@ -30,6 +30,7 @@ type socket struct {
 	leave   func()        // gives its place back
 	timeout time.Duration // of one write
 	wg      sync.WaitGroup
+	ctx     context.Context //nolint:containedctx // ends when the client is known to be gone
 	stop    context.CancelFunc
 }
 
@@ -69,7 +70,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request) (*socket, error
 	}
 	conn.SetReadLimit(maxFrame)
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
-	s := &socket{conn: conn, leave: leave, timeout: a.cfg.WriteTimeout, stop: stop}
+	s := &socket{conn: conn, leave: leave, timeout: a.cfg.WriteTimeout, ctx: ctx, stop: stop}
 	s.wg.Go(func() { s.ping(ctx, a.cfg.PingInterval) })
 	return s, nil
 }
@@ -90,6 +91,7 @@ func (s *socket) ping(ctx context.Context, every time.Duration) {
 		cancel()
 		if err != nil {
 			_ = s.conn.CloseNow() // ends read
+			s.stop()
 			return
 		}
 	}
