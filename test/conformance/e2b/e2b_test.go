@@ -43,7 +43,7 @@ func TestJavaScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"sandbox.mjs", "commands.mjs", "files.mjs", "ports.mjs", "refusals.mjs"} {
+	for _, s := range []string{"sandbox.mjs", "commands.mjs", "files.mjs", "ports.mjs", "wire.mjs", "killed.mjs", "refusals.mjs"} {
 		t.Run(s, func(t *testing.T) {
 			pkg.Run(t, harness.Script{Name: s, Env: environment(server), Timeout: 10 * time.Minute})
 		})
