@@ -134,8 +134,9 @@ func levelOf(c hutch.Code) slog.Level {
 		return slog.LevelError
 	case hutch.CodeUnavailable, hutch.CodeNoCapacity, hutch.CodeGuestUnresponsive:
 		return slog.LevelInfo
+	default:
+		return slog.LevelDebug
 	}
-	return slog.LevelDebug
 }
 
 // writeError answers with err, and logs what is no mistake of the request.
