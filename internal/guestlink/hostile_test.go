@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"runtime"
@@ -106,14 +107,80 @@ func (h *hostile) flood(first []byte, b []byte) {
 	}
 }
 
+// attack is what a hostile guest does; deaf = it reads nothing after the first hello.
+type attack struct {
+	deaf   bool
+	attack func(h *hostile)
+}
+
+// attacksOnHTTP are attacks by what HTTP/2 allows, or nearly so. stream1 begins an answer on
+// the first stream.
+func attacksOnHTTP(stream1 []byte) map[string]attack {
+	return map[string]attack{
+		"trailers without end": {false, func(h *hostile) {
+			h.flood(concat(stream1, h2frame(tHeaders, 1, 1, literalField("t", "x"))), h2frame(tContinuation, 0, 1, bytes.Repeat(literalField("abc", "defgh"), 1000)))
+		}},
+		"one byte at a time": {false, func(h *hostile) {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			wire := concat(settingsFrame, h2frame(tHeaders, 4, 1, append(bytes.Clone(okHeaders), literalField("x", string(make([]byte, 100)))...)))
+			for h.ack() {
+				for i := 0; len(h.nonce) == 0; i++ {
+					<-tick.C
+					if !h.raw(appendEscaped(nil, wire[i%len(wire):][:1])) {
+						return
+					}
+				}
+			}
+		}},
+		"headers on every stream": {false, func(h *hostile) {
+			var all []byte
+			for n := uint32(1); n < 3000; n++ {
+				all = append(all, h2frame(tHeaders, 4, n, okHeaders)...)
+			}
+			h.flood(settingsFrame, all)
+		}},
+		"bodies on every stream": {false, func(h *hostile) {
+			var all []byte
+			for n := uint32(1); n < 3000; n++ {
+				all = append(all, h2frame(frameData, 0, n, []byte("x"))...)
+			}
+			h.flood(stream1, all)
+		}},
+		"a table bomb": {false, func(h *hostile) {
+			// One large field goes into the table, and each byte after it is that field again.
+			field := append([]byte{0x40, 1, 'x', 0x7f, 0xa1, 0x1e}, make([]byte, 4000)...)
+			h.flood(settingsFrame, h2frame(tHeaders, 5, 1, concat(okHeaders, field, bytes.Repeat([]byte{0xbe}, 10_000))))
+		}},
+		"a table of any size": {false, func(h *hostile) {
+			h.flood(h2frame(tSettings, 0, 0, []byte{0, 1, 0xff, 0xff, 0xff, 0xff}), h2frame(tSettings, 0, 0, []byte{0, 1, 0x7f, 0xff, 0xff, 0xff}))
+		}},
+		"padding": {false, func(h *hostile) {
+			h.flood(stream1, h2frame(frameData, 8, 1, append([]byte{255}, make([]byte, 255)...)))
+		}},
+		"a length that is no length": {false, func(h *hostile) {
+			h.flood(concat(settingsFrame, h2frame(tHeaders, 4, 1, append(bytes.Clone(okHeaders), literalField("content-length", "9223372036854775807")...))), h2frame(frameData, 1, 1, []byte("x")))
+		}},
+		"more than its length": {false, func(h *hostile) {
+			h.flood(concat(settingsFrame, h2frame(tHeaders, 4, 1, append(bytes.Clone(okHeaders), literalField("content-length", "1")...))), h2frame(frameData, 0, 1, make([]byte, 16<<10)))
+		}},
+		"windows that overflow": {false, func(h *hostile) {
+			h.flood(settingsFrame, h2frame(tWindow, 0, 1, []byte{0x7f, 0xff, 0xff, 0xff}))
+		}},
+		"windows that overflow bit by bit": {false, func(h *hostile) {
+			h.flood(settingsFrame, h2frame(tWindow, 0, 1, []byte{0, 0xff, 0xff, 0xff}))
+		}},
+		"a window that overflows from the start": {false, func(h *hostile) {
+			h.flood(h2frame(tSettings, 0, 0, []byte{0, 4, 0x7f, 0xff, 0xff, 0xff}), h2frame(tWindow, 0, 1, []byte{0, 0, 0, 1}))
+		}},
+	}
+}
+
 // TestHostileGuest: whatever the guest does, calls end by their context, memory stays
 // bounded, and Close leaves no goroutine behind.
 func TestHostileGuest(t *testing.T) {
 	stream1 := concat(settingsFrame, h2frame(tHeaders, 4, 1, okHeaders))
-	attacks := map[string]struct {
-		deaf   bool
-		attack func(h *hostile)
-	}{
+	attacks := map[string]attack{
 		"silence": {false, func(*hostile) {}},
 		"random bytes": {false, func(h *hostile) {
 			for h.raw(randomBytes(64 << 10)) {
@@ -174,6 +241,7 @@ func TestHostileGuest(t *testing.T) {
 			h.flood(h2frame(tSettings, 0, 0, []byte{0, 3, 0, 0, 0, 0}), h2frame(tWindow, 0, 0, []byte{0, 0, 0, 1}))
 		}},
 	}
+	maps.Copy(attacks, attacksOnHTTP(stream1))
 	for name, tt := range attacks {
 		t.Run(name, func(t *testing.T) {
 			base := runtime.NumGoroutine()
