@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -62,6 +64,9 @@ func newServe() *cobra.Command {
 			"costs running sandboxes nothing: the next start takes them over.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
+			// the guest likes; what is worth knowing is in the errors of the calls.
+			stdlog.SetOutput(io.Discard)
 			log := obs.NewLogger(cmd.ErrOrStderr(), cfg.jsonLog, slog.LevelInfo)
 			s, err := newServer(cmd.Context(), cfg, log)
 			if err != nil {
