@@ -199,6 +199,7 @@ func TestNoWayOut(t *testing.T) {
 		"a name":               `RES_OPTIONS='timeout:20 attempts:1' getent hosts example.com`,
 		"an address":           `curl -sS -m 20 http://192.0.2.1/`,
 		"the gateway":          `curl -sS -m 20 http://10.200.0.1/`,
+		"the link's last":      `curl -sS -m 20 http://10.200.0.3/`,
 		"the metadata service": `curl -sS -m 20 http://169.254.169.254/`,
 		"the host's loopback":  `curl -sS -m 20 http://127.0.0.1:8080/`,
 		"ipv6":                 `curl -sS -m 20 'http://[2001:db8::1]/'`,

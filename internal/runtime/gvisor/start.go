@@ -38,7 +38,7 @@ const (
 var (
 	linkAddr    = net.IPv4(10, 200, 0, 2).To4()
 	linkGateway = net.IPv4(10, 200, 0, 1).To4()
-	linkPrefix  = 30
+	linkPrefix  = 30 // of the route; an address with it would make 10.200.0.3 a broadcast, and who connects there waits for ever
 )
 
 // networkCall hands the sentry its end of the link, and says what is on it. The
@@ -53,7 +53,7 @@ func networkCall(link *os.File) call {
 			FDBasedLinks: []boot.FDBasedLink{{
 				Name: linkNIC, MTU: linkMTU, NumChannels: 1,
 				QDisc: config.QDiscFIFO, RXChecksumOffload: true,
-				Addresses: []boot.IPWithPrefix{{Address: linkAddr, PrefixLen: linkPrefix}},
+				Addresses: []boot.IPWithPrefix{{Address: linkAddr, PrefixLen: 32}},
 				Routes:    []boot.Route{{Destination: net.IPNet{IP: linkAddr.Mask(mask), Mask: mask}}},
 			}},
 			Defaultv4Gateway: boot.DefaultRoute{Name: linkNIC, Route: boot.Route{
