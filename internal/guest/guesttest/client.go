@@ -27,12 +27,16 @@ type Client struct {
 // Sandbox is who the tests say the sandbox is.
 const Sandbox hutch.SandboxID = "i0123456789abcdefghij"
 
+// begun is when the tests were begun. Epochs are told from it by the monotonic clock: a step
+// of the wall clock, such as virtual machines see, must not make the next one an earlier one.
+var begun = time.Now()
+
 // Hello is a hello that is in order, each in a later epoch.
 func Hello() guestapi.Hello {
 	seed := make([]byte, 64)
 	rand.Read(seed)
 	return guestapi.Hello{
-		Protocol: guestapi.ProtocolVersion, Sandbox: Sandbox, Epoch: hutch.Epoch(time.Now().UnixNano()), Hostname: "guest-test",
+		Protocol: guestapi.ProtocolVersion, Sandbox: Sandbox, Epoch: hutch.Epoch(begun.UnixNano() + int64(time.Since(begun))), Hostname: "guest-test",
 		Time: time.Now().UnixNano(), Seed: seed, CPUs: 2, Pids: 600, DiskMB: 1024,
 	}
 }
