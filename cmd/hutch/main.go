@@ -26,6 +26,7 @@ const (
 	listenFile   = "listen"
 	adminKeyFile = "admin.key"
 	dbFile       = "hutch.db"
+	lockFile     = "serve.lock"
 )
 
 func main() {
@@ -44,7 +45,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
-	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newBench())
+	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newLeaks(), newBench())
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)

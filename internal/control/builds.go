@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,9 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 	if _, err := c.resources(req.Resources, hutch.Resources{}); err != nil {
 		return hutch.Build{}, err
 	}
+	if _, err := profileOf(req.Profile, ""); err != nil {
+		return hutch.Build{}, err
+	}
 	for {
 		release, taken := c.builds.claims.take(req.ID)
 		if release == nil {
@@ -210,17 +214,19 @@ func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan 
 	log.end(t, err)
 }
 
-// putBuilt makes the build's result known under its name. A template keeps its aliases.
+// putBuilt makes the build's result known under its name. A template keeps its aliases, and
+// its profile unless the build names one.
 func (c *Control) putBuilt(req hutch.BuildRequest, t *hutch.Template) error {
 	ctx, cancel := finish(c.builds.work, finishTimeout)
 	defer cancel()
-	t.Name, t.BuildID = req.Name, req.ID
+	t.Name, t.BuildID, t.Profile = req.Name, req.ID, req.Profile
 	old, err := c.store.Template(ctx, req.Name)
 	if err == nil {
 		t.Name = old.Name // an alias, maybe
 		if t.Aliases == nil {
 			t.Aliases = old.Aliases
 		}
+		t.Profile = cmp.Or(t.Profile, old.Profile)
 	} else if !errors.Is(err, hutch.ErrNotFound) {
 		return fmt.Errorf("read template %s: %w", req.Name, err)
 	}
