@@ -15,7 +15,7 @@ TOOLS          := bin/tools
 export HUTCH_CACHE_DIR ?= /var/cache/hutch
 export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
 
-.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench soak fuzz base templates clean
+.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base templates clean
 
 build: setup guest ## bin/hutch: the whole platform in one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/hutch ./cmd/hutch
@@ -63,20 +63,7 @@ bench: build base ## measure against the floor; raw results to docs/bench/, tabl
 	bin/hutch bench exec --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
 	bin/hutch bench files --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
 	bin/hutch bench terminals --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
-	bin/hutch bench density -n 500 --out docs/bench/density.json
-	bin/hutch bench creates --baseline --out docs/bench/creates.json
-	bin/hutch bench disk --out docs/bench/disk.json
-	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
-
-# The tables of the page, in this order: of the results that are there once the recipe gets here.
-FIGURES = $$(for b in create exec files terminals creates density disk cycles; do \
-	  f=docs/bench/$$b.json; [ ! -e $$f ] || echo $$f; done)
-
-soak: build base ## 2,000 sandboxes made, used and ended, nothing may be left of; every test in its long form
-	mkdir -p docs/bench
-	bin/hutch bench cycles -n 2000 --concurrency 8 --out docs/bench/cycles.json
-	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
-	HUTCH_SOAK=1 go test -race -timeout 3h ./...
+	bin/hutch bench report --into docs/benchmarks.md docs/bench/create.json docs/bench/exec.json docs/bench/files.json docs/bench/terminals.json
 
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
 	tools/fuzz $${FUZZTIME:-30s}

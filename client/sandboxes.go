@@ -105,24 +105,6 @@ func (c *Client) Extend(ctx context.Context, id hutch.SandboxID, ttl time.Durati
 	return out, c.do(ctx, change(http.MethodPatch, pathOf("sandboxes", string(id), "lifecycle"), api.UpdateLifecycle{TTLSeconds: &s}), &out)
 }
 
-// Renew says that the owner of a sandbox that has a lease lives, which holds for the lease
-// from now. It is hutch.ErrSandboxGone once the lease has run out.
-func (c *Client) Renew(ctx context.Context, id hutch.SandboxID) (api.Lifecycle, error) {
-	var out api.Lifecycle
-	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(id), "renew"), nil), &out)
-}
-
-// Leaks compares the server's records with what is on its host. With sweep it removes what
-// nobody accounts for. It needs a key of scope admin.
-func (c *Client) Leaks(ctx context.Context, sweep bool) (api.Leaks, error) {
-	var out api.Leaks
-	q := url.Values{}
-	if sweep {
-		q.Set("sweep", "true")
-	}
-	return out, c.do(ctx, get(pathOf("leaks"), q), &out)
-}
-
 // Update changes metadata and access of a sandbox; what is left out of req stays.
 func (c *Client) Update(ctx context.Context, id hutch.SandboxID, req api.UpdateSandbox) (api.Sandbox, error) {
 	var out api.Sandbox

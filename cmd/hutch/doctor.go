@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -41,11 +39,8 @@ func newDoctor() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			env := doctor.Local()
 			env.DataDir, env.CacheDir, env.Probe = cfg.dataDir, cfg.imageDir(), probe
-			lock, held := lockDir(cfg.dataDir)
-			if held == nil {
+			if lock, err := lockDir(cfg.dataDir); err == nil {
 				_ = lock.Close()
-			}
-			if held == nil || errors.Is(held, fs.ErrNotExist) { // no server runs: the port is to be free
 				env.Listen = []string{cfg.listen}
 			}
 			checks := doctor.Run(cmd.Context(), env)

@@ -26,7 +26,6 @@ const (
 	listenFile   = "listen"
 	adminKeyFile = "admin.key"
 	dbFile       = "hutch.db"
-	lockFile     = "serve.lock"
 )
 
 func main() {
@@ -45,7 +44,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
-	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newLeaks(), newBench())
+	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newBench())
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)

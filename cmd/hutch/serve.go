@@ -36,9 +36,8 @@ import (
 	"hutch.dev/hutch/internal/x/atomicfile"
 )
 
-// drainTimeout is how long a server that is told to stop takes to end at the most. First
-// creates are refused and those under way finished, while everything else goes on; then waits
-// and streams are ended, to be taken up again, and what remains, such as a kill, is finished.
+// drainTimeout is how long requests under way get when the server is told to stop. Waits
+// and streams are ended at once, to be taken up again; creates and kills are finished.
 const drainTimeout = 30 * time.Second
 
 // serveConfig is what `hutch serve` is told.
@@ -51,54 +50,8 @@ type serveConfig struct {
 	// maxUpload is the largest file or archive that one call may send, in bytes; 0 = any.
 	maxUpload int64
 	control   control.Config
-	rateCard  string // file of what is charged; empty = nothing is
 	recipes   string // directory of further recipes
 	builds    template.ServiceConfig
-	// unresponsive says what becomes of a sandbox whose guest has not answered for
-	// unresponsiveAfter: keepSilent or endSilent.
-	unresponsive      string
-	unresponsiveAfter time.Duration
-}
-
-// What an operator may want of sandboxes that do not answer.
-const (
-	keepSilent = "keep"
-	endSilent  = "end"
-)
-
-// leastPatience is the least time that a sandbox may be given to answer: a machine with
-// every CPU taken has been seen to need two seconds.
-const leastPatience = 10 * time.Second
-
-// check refuses what cannot be meant.
-func (c serveConfig) check() error {
-	switch {
-	case c.unresponsive != keepSilent && c.unresponsive != endSilent:
-		return fmt.Errorf("--unresponsive must be %s or %s, not %q", keepSilent, endSilent, c.unresponsive)
-	case c.unresponsiveAfter < leastPatience:
-		return fmt.Errorf("--unresponsive-after must be at least %s, not %s: a busy machine's sandboxes answer late", leastPatience, c.unresponsiveAfter)
-	case c.control.MaxAge != 0 && c.control.MaxAge < time.Second:
-		return fmt.Errorf("--max-age must be at least 1s, or 0 for none, not %s", c.control.MaxAge)
-	case c.control.ReconcileEvery < time.Second:
-		return fmt.Errorf("--reconcile-every must be at least 1s, not %s", c.control.ReconcileEvery)
-	case !(c.control.Overcommit > 0 && c.control.Overcommit <= 10_000): // not a number neither
-		return fmt.Errorf("--overcommit must be more than 0 and at most 10000, not %v", c.control.Overcommit)
-	case c.control.MemoryReserveMB < 0:
-		return fmt.Errorf("--memory-reserve must not be negative, but is %d", c.control.MemoryReserveMB)
-	case c.control.ProjectSandboxes < 0 || c.control.ProjectCreates < 0:
-		return errors.New("--project-max-sandboxes and --project-creates-per-minute must not be negative")
-	case c.control.ProjectCreates > 60_000:
-		return errors.New("--project-creates-per-minute must be at most 60000, or 0 for any number")
-	}
-	return nil
-}
-
-// silence is after how long without an answer a sandbox is ended; 0 = never.
-func (c serveConfig) silence() time.Duration {
-	if c.unresponsive == keepSilent {
-		return 0
-	}
-	return c.unresponsiveAfter
 }
 
 func newServe() *cobra.Command {
@@ -111,14 +64,8 @@ func newServe() *cobra.Command {
 			"costs running sandboxes nothing: the next start takes them over.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.check(); err != nil {
-				return err
-			}
-			if err := cfg.readRates(); err != nil {
-				return err
-			}
 			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
-			// that likes. Whoever made the call is told.
+			// the guest likes; what is worth knowing is in the errors of the calls.
 			stdlog.SetOutput(io.Discard)
 			log := obs.NewLogger(cmd.ErrOrStderr(), cfg.jsonLog, slog.LevelInfo)
 			s, err := newServer(cmd.Context(), cfg, log)
@@ -138,17 +85,7 @@ func newServe() *cobra.Command {
 	f.DurationVar(&cfg.control.MaxTTL, "max-ttl", 24*time.Hour, "longest time to live")
 	f.DurationVar(&cfg.control.Retention, "retention", 24*time.Hour, "how long ended sandboxes and their commands are remembered")
 	f.DurationVar(&cfg.control.AuditFor, "audit-retention", 30*24*time.Hour, "how long audited calls are remembered")
-	f.DurationVar(&cfg.control.UsageFor, "usage-retention", 90*24*time.Hour, "how long what ended sandboxes used is remembered")
-	f.StringVar(&cfg.rateCard, "rate-card", "", "file of what is charged, in JSON; see docs/usage.md")
 	f.IntVar(&cfg.control.MaxSandboxes, "max-sandboxes", 1000, "most sandboxes alive at once")
-	f.DurationVar(&cfg.control.MaxAge, "max-age", 0, "longest life of a sandbox from its creation, however often it is extended; 0 is none")
-	f.IntVar(&cfg.control.ProjectSandboxes, "project-max-sandboxes", 0, "most sandboxes alive at once of one project; 0 is any number")
-	f.IntVar(&cfg.control.ProjectCreates, "project-creates-per-minute", 0, "most sandboxes that one project may make in a minute; 0 is any number")
-	f.Float64Var(&cfg.control.Overcommit, "overcommit", control.DefaultOvercommit, "how many times the machine's memory, less the reserve, is given out to sandboxes")
-	f.IntVar(&cfg.control.MemoryReserveMB, "memory-reserve", 0, "MiB of the machine's memory that sandboxes do not get (default: a twentieth, at least 512)")
-	f.StringVar(&cfg.unresponsive, "unresponsive", endSilent, "what becomes of a sandbox that does not answer: keep or end")
-	f.DurationVar(&cfg.unresponsiveAfter, "unresponsive-after", time.Minute, "how long a sandbox may not answer before it is ended")
-	f.DurationVar(&cfg.control.ReconcileEvery, "reconcile-every", time.Minute, "how often records are compared with what is on the machine, and remains removed")
 	f.Int64Var(&cfg.maxUpload, "max-upload", 0, "largest file or archive that one call may send, in bytes; 0 is any")
 	f.StringVar(&cfg.recipes, "recipes", "", "directory of further recipes that templates can be built from, NAME.yaml each")
 	f.StringVar(&cfg.builds.CAFile, "registry-ca", "", "file of certificates to trust at registries of images besides the machine's")
@@ -273,18 +210,18 @@ func (s *server) openNode() error {
 	if err != nil {
 		return err
 	}
-	s.rt = gvisor.New(s.cfg.isolator(exe, s.log))
+	s.rt = gvisor.New(gvisor.Config{
+		StateDir: filepath.Join(s.cfg.dataDir, "run"), Exe: exe, CgroupParent: cgroupParent(s.cfg.dataDir), Log: s.log,
+	})
 	s.metrics = obs.New(s.reg, func() int { return s.node.Count() })
 	builds := builderConfig(s.cfg.imageDir())
 	builds.Recipes = s.cfg.recipes
-	builder := template.New(builds, images, s.log)
-	s.cfg.control.Builder = template.NewService(builder, s.cfg.builds)
+	s.cfg.control.Builder = template.NewService(template.New(builds, images, s.log), s.cfg.builds)
 	if filepath.Clean(s.cfg.imageDir()) == filepath.Clean(s.cfg.dataDir) { // else others may share them
 		s.cfg.control.Images = imagesPort{images}
 	}
-	s.cfg.control.HostMemory = hostMemory
 	s.control = control.New(s.cfg.control, s.store, s.metrics, s.log)
-	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log, Temp: s.cfg.leftovers(builder), EndSilent: s.cfg.silence()},
+	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log},
 		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
 	s.control.Attach(s.node)
 	return nil
@@ -303,11 +240,9 @@ func (s *server) adminKey(ctx context.Context) error {
 	return atomicfile.Write(path, []byte(plain+"\n"), 0o600)
 }
 
-// run serves until told ends, then lets go of the sandboxes and returns.
-func (s *server) run(told context.Context) error {
+// run serves until ctx ends, then lets go of the sandboxes and returns.
+func (s *server) run(ctx context.Context) error {
 	defer s.close()
-	ctx, stop := context.WithCancel(context.WithoutCancel(told))
-	defer stop()
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.cfg.listen, err)
@@ -326,18 +261,10 @@ func (s *server) run(told context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		select {
-		case <-told.Done():
-		case <-ctx.Done(): // something failed
-		}
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		<-ctx.Done()
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		s.log.Info("stopping: no more sandboxes are made; those that run go on")
-		if err := s.control.Drain(last); err != nil {
-			s.log.Warn("a create is cut off", "op", "drain", "error", err)
-		}
-		stop() // waits and streams hear of it
-		if err := srv.Shutdown(last); err != nil {
+		if err := srv.Shutdown(sctx); err != nil {
 			return srv.Close()
 		}
 		return nil
@@ -390,25 +317,13 @@ func cgroupParent(dataDir string) string {
 
 // lockDir makes sure that one server works in a data directory. The lock goes with the process.
 func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, "serve.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// Who only looks whether a server runs (doctor, leaks) has it for a moment too.
-	for tries := 0; ; tries++ {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return f, nil
-		}
-		if tries == lockTries {
-			_ = f.Close()
-			return nil, fmt.Errorf("another hutch serve works in %s: stop it, or choose another --data-dir", dir)
-		}
-		<-time.After(lockPause)
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("another hutch serve works in %s: stop it, or choose another --data-dir", dir)
 	}
+	return f, nil
 }
-
-// A server's lock is tried for this often, with this between two tries.
-const (
-	lockTries = 10
-	lockPause = 20 * time.Millisecond
-)

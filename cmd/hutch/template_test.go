@@ -98,12 +98,12 @@ func layoutOf(t *testing.T, content string) string {
 
 func TestTemplateBuildFromAnImage(t *testing.T) {
 	w := newWorkshop(t)
-	out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v1", "--cpu", "0.5", "--memory", "200", "--disk", "99", "--profile", "locked")
+	out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v1", "--cpu", "0.5", "--memory", "200", "--disk", "99")
 	got, err := w.template("app-v1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Name != "app" || got.Defaults.User != "7" || got.Resources.MilliCPU != 500 || got.Resources.MemoryMB != 200 || got.Resources.DiskMB != 99 || got.Profile != hutch.ProfileLocked || !w.hasImage(got.Image) {
+	if got.Name != "app" || got.Defaults.User != "7" || got.Resources.MilliCPU != 500 || got.Resources.MemoryMB != 200 || got.Resources.DiskMB != 99 || !w.hasImage(got.Image) {
 		t.Errorf("template %+v", got)
 	}
 	for _, want := range []string{"app: unpack", "template app built in", got.Image, "from oci layout sha256:"} {
@@ -113,9 +113,6 @@ func TestTemplateBuildFromAnImage(t *testing.T) {
 	}
 	if out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app"); !strings.Contains(out, "was built already") {
 		t.Errorf("again: %s", out)
-	}
-	if again, err := w.template("app"); err != nil || again.Profile != hutch.ProfileLocked {
-		t.Errorf("built again, it has the profile %q, %v", again.Profile, err)
 	}
 }
 
@@ -170,7 +167,6 @@ func TestTemplateBuildRefuses(t *testing.T) {
 		"a user without password":  {args: []string{"--image", "a.example/b", "--name", "x", "--username", "mary"}, want: "need each other"},
 		"no password after all":    {args: []string{"--image", "a.example/b", "--name", "x", "--username", "mary", "--password-stdin"}, want: "no password on stdin"},
 		"a tag for nothing":        {args: []string{"base", "--tag", "x"}, want: "--tag is about an archive"},
-		"a profile there is not":   {args: []string{"base", "--profile", "half"}, want: "--profile must be"},
 		"no such recipe":           {args: []string{"nosuch"}, want: "nosuch"},
 		"no such archive":          {args: []string{"--docker-archive", "/no/such", "--name", "x"}, want: "no archive"},
 		"not that kind of archive": {args: []string{"--docker-archive", layoutOf(t, "1"), "--name", "x"}, want: "no docker archive"},

@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/obs"
 	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/template"
@@ -35,7 +34,6 @@ type buildFlags struct {
 	passwordStdin, noTLS  bool
 	cpu                   float64
 	memory, disk, maxSize int
-	profile               hutch.Profile
 }
 
 // newTemplateBuild is `hutch template build`. It works on this machine, beside a server
@@ -75,7 +73,6 @@ func newTemplateBuild() *cobra.Command {
 	f.Float64Var(&b.cpu, "cpu", 0, "CPUs of a sandbox made from it, unless asked otherwise")
 	f.IntVar(&b.memory, "memory", 0, "memory of a sandbox made from it, in MiB")
 	f.IntVar(&b.disk, "disk", 0, "disk of a sandbox made from it, in MiB")
-	f.StringVar((*string)(&b.profile), "profile", "", "profile of a sandbox made from it, unless asked otherwise: root or locked (default: as it was)")
 	f.IntVar(&b.maxSize, "max-image-size", 16*1024, "most that a container image may unpack to, in MiB")
 	f.BoolVar(&b.force, "force", false, "build although the image is there")
 	return c
@@ -83,9 +80,6 @@ func newTemplateBuild() *cobra.Command {
 
 // run builds, and records what was built.
 func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, out, errOut io.Writer) error {
-	if b.profile != "" && !b.profile.Valid() {
-		return fmt.Errorf("--profile must be %s or %s, not %q", hutch.ProfileRoot, hutch.ProfileLocked, b.profile)
-	}
 	container, recipe, err := b.source(args, stdin)
 	if err != nil {
 		return err
@@ -117,7 +111,7 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	if err != nil {
 		return err
 	}
-	if err := b.serve.withStore(ctx, func(st templateStore) error { return b.record(ctx, st, res.Template()) }); err != nil {
+	if err := b.serve.withStore(ctx, func(st templateStore) error { return st.PutTemplate(ctx, res.Template()) }); err != nil {
 		return err
 	}
 	how := fmt.Sprintf("built in %s", res.Took.Round(time.Second))
@@ -126,20 +120,6 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	}
 	_, err = fmt.Fprintf(out, "template %s %s: %s, %d MiB, from %s\n", res.Name, how, res.Image.Digest, res.Image.SizeBytes>>20, res.Source)
 	return err
-}
-
-// record makes what was built known. A template that exists keeps its profile unless another
-// was asked for.
-func (b *buildFlags) record(ctx context.Context, st templateStore, t hutch.Template) error {
-	t.Profile = b.profile
-	if t.Profile == "" {
-		old, err := st.Template(ctx, t.Name)
-		if err != nil && !errors.Is(err, hutch.ErrNotFound) {
-			return err
-		}
-		t.Profile = old.Profile
-	}
-	return st.PutTemplate(ctx, t)
 }
 
 // source is what to build from: a container image, a recipe, or, both nil, the recipe

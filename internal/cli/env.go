@@ -84,32 +84,20 @@ func (e Env) client(dataDir string) (*client.Client, error) {
 		return nil, fmt.Errorf("%s is set but %s is not: set both, or neither on the server's machine, where `hutch key create NAME` makes a key", EnvURL, EnvKey)
 	}
 	if url == "" {
-		return e.Local(dataDir, key)
-	}
-	return e.connect(url, key)
-}
-
-// Local makes a client for the server on this machine that works in dataDir, whatever the
-// environment names. An empty key is that of the machine's own command line.
-func (e Env) Local(dataDir, key string) (*client.Client, error) {
-	dir := e.dataDir(dataDir)
-	addr, err := e.local(dir, listenFile)
-	if err != nil {
-		return nil, err
-	}
-	url, err := urlOf(addr)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, listenFile), err)
-	}
-	if key == "" {
-		if key, err = e.local(dir, keyFile); err != nil {
+		dir := e.dataDir(dataDir)
+		addr, err := e.local(dir, listenFile)
+		if err != nil {
 			return nil, err
 		}
+		if url, err = urlOf(addr); err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, listenFile), err)
+		}
+		if key == "" {
+			if key, err = e.local(dir, keyFile); err != nil {
+				return nil, err
+			}
+		}
 	}
-	return e.connect(url, key)
-}
-
-func (e Env) connect(url, key string) (*client.Client, error) {
 	opts := []client.Option{
 		client.WithKey(key), client.WithUserAgent("hutch-cli/" + e.Build.Semver), client.WithRetries(retries),
 	}

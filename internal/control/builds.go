@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,9 +120,6 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 	if _, err := c.resources(req.Resources, hutch.Resources{}); err != nil {
 		return hutch.Build{}, err
 	}
-	if _, err := profileOf(req.Profile, ""); err != nil {
-		return hutch.Build{}, err
-	}
 	for {
 		release, taken := c.builds.claims.take(req.ID)
 		if release == nil {
@@ -214,19 +210,17 @@ func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan 
 	log.end(t, err)
 }
 
-// putBuilt makes the build's result known under its name. A template keeps its aliases, and
-// its profile unless the build names one.
+// putBuilt makes the build's result known under its name. A template keeps its aliases.
 func (c *Control) putBuilt(req hutch.BuildRequest, t *hutch.Template) error {
 	ctx, cancel := finish(c.builds.work, finishTimeout)
 	defer cancel()
-	t.Name, t.BuildID, t.Profile = req.Name, req.ID, req.Profile
+	t.Name, t.BuildID = req.Name, req.ID
 	old, err := c.store.Template(ctx, req.Name)
 	if err == nil {
 		t.Name = old.Name // an alias, maybe
 		if t.Aliases == nil {
 			t.Aliases = old.Aliases
 		}
-		t.Profile = cmp.Or(t.Profile, old.Profile)
 	} else if !errors.Is(err, hutch.ErrNotFound) {
 		return fmt.Errorf("read template %s: %w", req.Name, err)
 	}

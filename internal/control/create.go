@@ -55,18 +55,13 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
-	if err := c.admission.ask(sb, begun); err != nil {
-		return hutch.Sandbox{}, err
-	}
-	leave, err := c.admission.enter(ctx, sb.Project)
+	leave, err := c.admission.enter(ctx)
 	if err != nil {
-		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
 	defer leave()
 	c.metrics.CreateStage("queue", time.Since(begun))
-	if err := c.admission.reserve(sb); err != nil {
-		c.admission.askedInVain(sb.Project)
+	if err := c.admission.reserve(sb.ID); err != nil {
 		return hutch.Sandbox{}, err
 	}
 	return c.start(ctx, sb, begun)
@@ -138,7 +133,6 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	}
 	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
 		s.StartedAt, s.Boot, s.BootMode = t, boot, "cold"
-		s.LeasedTo = leaseFrom(t, s.Lease) // its owner hears of it now
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", data...))
 	if errors.Is(err, hutch.ErrStale) { // ended, or killed, in the moment it started
@@ -154,7 +148,6 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	c.metrics.CreateStage("finish", time.Since(t))
 	c.metrics.CreateStage("total", time.Since(begun))
 	c.activity.touch(sb.ID)
-	c.ledger.open(out, t, hutch.UsageTotal{})
 	c.log.Info("running", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "create", "template", sb.Template, "boot_ms", boot.Milliseconds())
 	return out, nil
 }

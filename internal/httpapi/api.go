@@ -25,10 +25,7 @@ type Services struct {
 	ExecControl ExecControl
 	Guests      Guests
 	Settings    Settings
-	Leases      Leases
-	Leaks       Leaks
 	Meter       Meter
-	Billing     Billing
 	Logs        Logs
 	Templates   Templates
 	Builds      Builds

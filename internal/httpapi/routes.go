@@ -35,7 +35,6 @@ func routes() []route {
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateLifecycle},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/pause", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).pauseSandbox},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/resume", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).resumeSandbox},
-		{method: "POST", pattern: "/v1/sandboxes/{id}/renew", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).renewSandbox},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/events", scope: hutch.ScopeRead, handle: (*API).sandboxEvents},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/logs", scope: hutch.ScopeRead, handle: (*API).sandboxLogs},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/usage", scope: hutch.ScopeRead, handle: (*API).usage},
@@ -92,9 +91,7 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/metrics/overview", scope: hutch.ScopeRead, handle: (*API).overviewSeries},
 		{method: "GET", pattern: "/v1/metrics/sandbox/{id}", scope: hutch.ScopeRead, handle: (*API).sandboxSeries},
 		{method: "GET", pattern: "/v1/stats/boot", scope: hutch.ScopeRead, handle: (*API).bootStats},
-		{method: "GET", pattern: "/v1/usage", scope: hutch.ScopeRead, handle: (*API).usageReport},
 		{method: "GET", pattern: "/v1/audit", scope: hutch.ScopeAdmin, handle: (*API).audit},
-		{method: "GET", pattern: "/v1/leaks", scope: hutch.ScopeAdmin, handle: (*API).leaks},
 
 		{method: "POST", pattern: "/v1/keys", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).createKey},
 		{method: "GET", pattern: "/v1/keys", scope: hutch.ScopeAdmin, handle: (*API).listKeys},

@@ -55,7 +55,7 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox) (*box, map[string]t
 	defer undo.Run()
 	lap("machine")
 
-	b := newBox(n, rec, sb)
+	b := newBox(n.work, rec, sb)
 	undo.Add(func() { _ = b.guest.Close() })
 	if err := n.bringUp(ctx, b); err != nil {
 		return nil, nil, err
@@ -113,7 +113,7 @@ func (n *Node) spec(rec hutch.Sandbox) (runtime.Spec, error) {
 func (n *Node) specOf(rec hutch.Sandbox, image string) runtime.Spec {
 	return runtime.Spec{
 		ID: rec.ID, Image: image, Guest: n.cfg.Guest,
-		Resources: rec.Resources, Hostname: rec.Hostname, Profile: rec.Profile,
+		Resources: rec.Resources, Hostname: rec.Hostname,
 	}
 }
 
@@ -126,7 +126,7 @@ func (n *Node) undoCreate(ctx context.Context, id hutch.SandboxID, sb runtime.Sa
 	}
 }
 
-// coming is a sandbox that is being started, taken over or swept.
+// coming is a sandbox that is being started or taken over.
 type coming struct {
 	id    hutch.SandboxID
 	epoch hutch.Epoch

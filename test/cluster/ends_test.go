@@ -17,7 +17,6 @@ func TestEndUnasked(t *testing.T) {
 	}{
 		"crash": {(*fake.Guest).Crash, hutch.EndCrashed},
 		"oom":   {(*fake.Guest).OOM, hutch.EndOOM},
-		"pids":  {(*fake.Guest).PidsLimit, hutch.EndPidsLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

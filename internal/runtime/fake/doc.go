@@ -28,7 +28,6 @@
 //	rm FILE        remove a file
 //	env NAME       print a variable
 //	whoami         print the sandbox id that Hello told
-//	id -u          print the number of the user: 0, and in a locked sandbox another
 //	spawn NAME     leave a child process behind
 //	hang           wait for ever and ignore TERM
 //	exit N         end with code N

@@ -127,14 +127,6 @@ func (g *Guest) Crash() { g.m.exit(false) }
 // OOM makes the kernel end the sandbox for memory.
 func (g *Guest) OOM() { g.m.exit(true) }
 
-// PidsLimit makes the cap of processes on the host end the sandbox.
-func (g *Guest) PidsLimit() {
-	g.m.mu.Lock()
-	g.m.pids = true
-	g.m.mu.Unlock()
-	g.m.exit(false)
-}
-
 // Hello returns the last hello.
 func (g *Guest) Hello() guestapi.Hello {
 	g.mu.Lock()

@@ -106,29 +106,6 @@ func TestOOMOfTheWholeSandbox(t *testing.T) {
 	t.Error("the events ended without an exit")
 }
 
-// A sandbox in which root lifts the cap on processes runs into the one on the host, which
-// ends it; its end says so, and how many they were.
-func TestPidsLimitOfTheWholeSandbox(t *testing.T) {
-	r := newRuntime(t)
-	spec := newSpec(hutch.TierDisk)
-	spec.Resources.Pids = 32
-	s, g := start(t, r, spec)
-	g.send(t, true, "/bin/sh", "-c", "while sleep 1000 & do :; done")
-	for e := range s.Events() {
-		if e.Kind != runtime.KindExited {
-			continue
-		}
-		if !e.Pids || e.OOM {
-			t.Errorf("the end is reported as %+v", e)
-		}
-		if st, err := s.Stats(t.Context()); err != nil || st.PidsLimit != int64(hostPids(spec.Resources)) || st.PidsPeak < st.PidsLimit {
-			t.Errorf("its use: %+v, %v", st, err)
-		}
-		return
-	}
-	t.Error("the events ended without an exit")
-}
-
 // Writing files on the disk tier fills memory with pages that can be dropped; that is
 // no shortage.
 func TestFilePagesAreNoShortage(t *testing.T) {
