@@ -3,8 +3,9 @@ package guestlink
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -29,11 +30,14 @@ const (
 // they follow what the node sends, call for no answer, and come by the thousand.
 const chatterLimit = 20_000
 
-// windowSlack is how much more a guest may let the node send than the node has sent, in bytes:
-// a lawful one opens windows of [requestWindow], and then gives back what was taken. Go's HTTP/2
-// client locks itself up for good, with every call on it, when the window of a stream passes
-// 2³¹-1; a guest that has been sent less than that, less two slacks, cannot bring it about.
+// windowSlack is how much more of a stream's body a guest may let the node send than the node
+// has sent, in bytes: a lawful one opens windows of [requestWindow], and then gives back what
+// was taken, never more. Go's HTTP/2 client locks itself up for good, with every call on
+// it, when the window of a stream passes 2³¹-1.
 const windowSlack = 16 << 20
+
+// maxBalances is how many streams are accounted for at once: some times what runs at once.
+const maxBalances = 4096
 
 // screen is a connection whose reader sees only frames that a guest agent has reason
 // to send. The HTTP/2 client itself would survive the others too, but it writes a
@@ -41,10 +45,9 @@ const windowSlack = 16 << 20
 // and pings for as long as they come.
 type screen struct {
 	net.Conn
-	written atomic.Int64 // bytes, of all kinds
-	granted int64        // by window updates of streams
-	field   [6]byte      // of a window update or of settings, as far as it has come
-	got     int          // bytes of field
+	sent    sent
+	field   [6]byte // of a window update or of settings, as far as it has come
+	got     int     // bytes of field
 	header  [frameHeaderSize]byte
 	have    int   // bytes of header seen
 	payload int   // bytes of the payload still to come
@@ -54,7 +57,9 @@ type screen struct {
 	now     func() time.Time
 }
 
-func newScreen(c net.Conn) *screen { return &screen{Conn: c, limit: chatterLimit, now: time.Now} }
+func newScreen(c net.Conn) *screen {
+	return &screen{Conn: c, limit: chatterLimit, now: time.Now, sent: sent{preface: len(http2Preface), balance: map[uint32]int64{}}}
+}
 
 // Read implements net.Conn.
 func (s *screen) Read(p []byte) (int, error) {
@@ -88,7 +93,7 @@ func (s *screen) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (s *screen) Write(p []byte) (int, error) {
-	s.written.Add(int64(len(p))) // before the guest can have seen it
+	s.sent.note(p) // before the guest can have seen it
 	return s.Conn.Write(p)
 }
 
@@ -116,11 +121,8 @@ func (s *screen) fields(part []byte) bool {
 			if binary.BigEndian.Uint16(s.field[:]) == initialWindow && v > windowSlack {
 				return false
 			}
-		case binary.BigEndian.Uint32(s.header[5:])&(1<<31-1) != 0:
-			s.granted += v & (1<<31 - 1)
-			if s.granted > s.written.Load()+windowSlack {
-				return false
-			}
+		case !s.sent.grant(binary.BigEndian.Uint32(s.header[5:])&(1<<31-1), v&(1<<31-1)):
+			return false
 		}
 	}
 	return true
@@ -139,4 +141,71 @@ func (s *screen) allowed(kind byte, length int) bool {
 	}
 	s.chatter++
 	return s.chatter <= s.limit
+}
+
+// http2Preface is what a client sends before its first frame (RFC 9113, 3.4).
+const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// sent knows what the node has sent of each stream's body, and what the guest has given back.
+// Writes and reads come from different goroutines.
+type sent struct {
+	preface int // bytes of it still to come
+	header  [frameHeaderSize]byte
+	have    int // bytes of header seen
+	payload int // bytes of the payload still to come
+
+	mu sync.Mutex
+	// balance is what was given back less what was sent, by stream. Of a lawful guest it is
+	// never above zero, or where what was sent has been forgotten, than one window.
+	balance map[uint32]int64
+}
+
+// note sees what is about to be written, which are whole frames, in any pieces.
+func (w *sent) note(p []byte) {
+	for len(p) > 0 {
+		if skip := min(w.preface+w.payload, len(p)); skip > 0 {
+			w.payload -= max(0, skip-w.preface)
+			w.preface = max(0, w.preface-skip)
+			p = p[skip:]
+			continue
+		}
+		n := copy(w.header[w.have:], p)
+		w.have += n
+		p = p[n:]
+		if w.have < frameHeaderSize {
+			return
+		}
+		w.have = 0
+		w.payload = int(w.header[0])<<16 | int(w.header[1])<<8 | int(w.header[2])
+		if w.header[3] == frameData {
+			w.mu.Lock()
+			w.balance[binary.BigEndian.Uint32(w.header[5:])&(1<<31-1)] -= int64(w.payload)
+			w.forgetLocked()
+			w.mu.Unlock()
+		}
+	}
+}
+
+// grant books that a guest lets n more bytes come on a stream (0 = on all of them, which the
+// client itself survives), and reports whether a lawful one might.
+func (w *sent) grant(stream uint32, n int64) bool {
+	if stream == 0 {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.balance[stream] += n
+	if w.balance[stream] > windowSlack {
+		return false
+	}
+	w.forgetLocked()
+	return len(w.balance) <= maxBalances
+}
+
+// forgetLocked bounds what is remembered. A stream that has got back what it sent, or less, can
+// be forgotten at the cost of what is on its way there.
+func (w *sent) forgetLocked() {
+	if len(w.balance) > maxBalances {
+		maps.DeleteFunc(w.balance, func(_ uint32, b int64) bool { return b <= 0 })
+	}
 }
