@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -222,11 +223,17 @@ func TestSweepRefusesPaths(t *testing.T) {
 	}
 }
 
-// A create whose child is killed at any moment leaves nothing, also if the process
+// A create whose child is killed in the middle leaves nothing, also if the process
 // that ran it never gets to undo it.
 func TestKilledCreateChild(t *testing.T) {
 	r := newRuntime(t)
 	spec := newSpec(hutch.TierDisk)
+	// An image that nobody ever writes holds the child where it opens it, so that it is
+	// killed in the middle however slow this test is to find it.
+	spec.Image = filepath.Join(t.TempDir(), "image")
+	if err := unix.Mkfifo(spec.Image, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	failed := make(chan error, 1)
 	go func() {
 		sb, err := r.Create(t.Context(), spec)
