@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -403,6 +404,43 @@ func TestSessionsEnd(t *testing.T) {
 	<-h.closed
 	if _, err := c.Call(t.Context(), "echo", nil, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("call on a closed connection: got %v, want ErrClosed", err)
+	}
+}
+
+// Whoever saw a server end and dials again finds none, not the one that ends.
+func TestListenerEndsBeforeTheSessions(t *testing.T) {
+	for i := range 50 {
+		path := filepath.Join(t.TempDir(), "s.sock")
+		l, err := Listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &Server{Hello: Hello{Service: "test", Version: 7}, Handler: &echo{}, Log: slog.New(slog.DiscardHandler)}
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx, l) }()
+		var sessions [8]*Client
+		for i := range sessions {
+			sessions[i] = dialTest(t, path)
+		}
+		var wg sync.WaitGroup
+		for _, c := range sessions {
+			wg.Go(func() {
+				<-c.Done()
+				again, err := Dial(t.Context(), path, "test")
+				if err == nil {
+					again.Close()
+				}
+				if !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("server %d is still there after it ended a session: %v", i, err)
+				}
+			})
+		}
+		cancel()
+		wg.Wait()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
 	}
 }
 
