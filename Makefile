@@ -15,6 +15,11 @@ TOOLS          := bin/tools
 export HUTCH_CACHE_DIR ?= /var/cache/hutch
 export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
 
+# Records of these builds go into a data directory that is thrown away: what is in the cache a
+# server finds by itself, and the templates of one that runs here stay as they are.
+BUILD_TEMPLATE = data=$$(mktemp -d); trap 'rm -rf "$$data"' EXIT; \
+  bin/hutch template build --data-dir "$$data" --cache-dir $(HUTCH_CACHE_DIR)
+
 .PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base templates clean
 
 build: setup guest ## bin/hutch: the whole platform in one static binary
@@ -30,10 +35,10 @@ setup: ## what building and testing need from the distribution
 	tools/setup
 
 base: build ## the template every sandbox starts from, into the shared cache
-	bin/hutch template build base --cache-dir $(HUTCH_CACHE_DIR)
+	$(BUILD_TEMPLATE) base
 
 templates: base ## every template that comes with hutch, into the shared cache
-	bin/hutch template build code-interpreter --cache-dir $(HUTCH_CACHE_DIR)
+	$(BUILD_TEMPLATE) code-interpreter
 
 demo: build ## an agent's session, from an empty machine to the teardown
 	tools/setup demo
@@ -59,10 +64,10 @@ $(TOOLS)/golangci-lint: tools/go.mod tools/go.sum
 
 bench: build base ## measure against the floor; raw results to docs/bench/, tables into docs/benchmarks.md
 	mkdir -p docs/bench
-	bin/hutch bench create --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/create.json
-	bin/hutch bench exec --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
-	bin/hutch bench files --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
-	bin/hutch bench terminals --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
+	bin/hutch bench create --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/create.json
+	bin/hutch bench exec --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
+	bin/hutch bench files --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
+	bin/hutch bench terminals --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
 	bin/hutch bench report --into docs/benchmarks.md docs/bench/create.json docs/bench/exec.json docs/bench/files.json docs/bench/terminals.json
 
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
