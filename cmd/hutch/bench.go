@@ -140,8 +140,8 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 
 	guestDir, srv := dir, bench.Server{URL: cfg.url, Key: os.Getenv(cli.EnvKey), HTTP: cfg.httpClient()}
 	if srv.URL == "" {
-		s, err := startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
-		if err != nil {
+		var s *ownServer
+		if s, err = startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.close(ctx)) }()
@@ -153,12 +153,11 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 	}
 	var floor *bench.Floor
 	if cfg.settings.Baseline {
-		f, done, err := newFloor(filepath.Join(dir, "floor"), guestDir, cfg.cacheDir)
-		if err != nil {
+		var done func(context.Context) error
+		if floor, done, err = newFloor(filepath.Join(dir, "floor"), guestDir, cfg.cacheDir); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, done(ctx)) }()
-		floor = f
 	}
 	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.settings.N)
 	rep, err := measure(ctx, cfg.settings, srv, floor, progress)
