@@ -1,6 +1,9 @@
 package hutch
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // SandboxID names a sandbox: "i" and 20 characters of [a-z0-9]. It is a DNS label.
 type SandboxID string
@@ -129,6 +132,17 @@ type Template struct {
 	Description string
 	// Entrypoint is the image's: it is not run by itself, but known to who asks.
 	Entrypoint []string
+}
+
+// KeepAliases gives a template that was built anew the other names of its last build too.
+func (t *Template) KeepAliases(last Template) {
+	all := slices.Clone(last.Aliases)
+	for _, a := range t.Aliases {
+		if !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	t.Aliases = all
 }
 
 // BuildStatus is how far a build of a template is.

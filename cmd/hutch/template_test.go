@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,8 +112,12 @@ func TestTemplateBuildFromAnImage(t *testing.T) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
 	}
-	if out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app"); !strings.Contains(out, "was built already") {
+	w.must("alias", "app", "prod")
+	if out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v2"); !strings.Contains(out, "was built already") {
 		t.Errorf("again: %s", out)
+	}
+	if got, err = w.template("prod"); err != nil || !slices.Equal(got.Aliases, []string{"app-v1", "prod", "app-v2"}) {
+		t.Errorf("built again, it answers to %v, %v", got.Aliases, err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/obs"
 	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/template"
@@ -111,7 +112,7 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	if err != nil {
 		return err
 	}
-	if err := b.serve.withStore(ctx, func(st templateStore) error { return st.PutTemplate(ctx, res.Template()) }); err != nil {
+	if err := b.serve.withStore(ctx, func(st templateStore) error { return putBuilt(ctx, st, res.Template()) }); err != nil {
 		return err
 	}
 	how := fmt.Sprintf("built in %s", res.Took.Round(time.Second))
@@ -120,6 +121,18 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	}
 	_, err = fmt.Fprintf(out, "template %s %s: %s, %d MiB, from %s\n", res.Name, how, res.Image.Digest, res.Image.SizeBytes>>20, res.Source)
 	return err
+}
+
+// putBuilt records a template, which keeps the aliases it has been given meanwhile.
+func putBuilt(ctx context.Context, st templateStore, t hutch.Template) error {
+	old, err := st.Template(ctx, t.Name)
+	switch {
+	case err == nil && old.Name == t.Name:
+		t.KeepAliases(old)
+	case err != nil && !errors.Is(err, hutch.ErrNotFound):
+		return err
+	}
+	return st.PutTemplate(ctx, t)
 }
 
 // source is what to build from: a container image, a recipe, or, both nil, the recipe

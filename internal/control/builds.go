@@ -210,7 +210,8 @@ func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan 
 	log.end(t, err)
 }
 
-// putBuilt makes the build's result known under its name. A template keeps its aliases.
+// putBuilt makes the build's result known under its name. A template keeps
+// its aliases.
 func (c *Control) putBuilt(req hutch.BuildRequest, t *hutch.Template) error {
 	ctx, cancel := finish(c.builds.work, finishTimeout)
 	defer cancel()
@@ -218,9 +219,7 @@ func (c *Control) putBuilt(req hutch.BuildRequest, t *hutch.Template) error {
 	old, err := c.store.Template(ctx, req.Name)
 	if err == nil {
 		t.Name = old.Name // an alias, maybe
-		if t.Aliases == nil {
-			t.Aliases = old.Aliases
-		}
+		t.KeepAliases(old)
 	} else if !errors.Is(err, hutch.ErrNotFound) {
 		return fmt.Errorf("read template %s: %w", req.Name, err)
 	}

@@ -92,7 +92,7 @@ func (w *world) buildLog(id string, from int, follow bool) []string {
 }
 
 func TestBuildMakesATemplate(t *testing.T) {
-	w, _ := withWorkshop(t)
+	w, shop := withWorkshop(t)
 	b := w.build("py")
 	if b.Status != hutch.BuildQueued || b.Source != "image example.com/py:1" || b.Template != "py" || b.StartedAt.IsZero() {
 		t.Errorf("the build: %+v", b)
@@ -120,9 +120,12 @@ func TestBuildMakesATemplate(t *testing.T) {
 	if err := w.c.PutTemplate(w.ctx(), tpl); err != nil {
 		t.Fatal(err)
 	}
+	shop.set(func(context.Context, hutch.BuildRequest, func(step, line string)) (hutch.Template, error) {
+		return hutch.Template{Image: "sha256:2", SizeBytes: 77, CreatedAt: time.Now(), Aliases: []string{"py3"}}, nil
+	})
 	again := w.built(w.build("python").ID)
 	tpl, err = w.c.Template(w.ctx(), "python")
-	if err != nil || tpl.Name != "py" || tpl.BuildID != again.ID || !slices.Equal(tpl.Aliases, []string{"python"}) {
+	if err != nil || tpl.Name != "py" || tpl.BuildID != again.ID || !slices.Equal(tpl.Aliases, []string{"python", "py3"}) {
 		t.Errorf("the template built by its alias: %+v, %v", tpl, err)
 	}
 	if err := w.c.DeleteTemplate(w.ctx(), "python"); err != nil {
