@@ -67,6 +67,9 @@ func newServe() *cobra.Command {
 			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
 			// the guest likes; what is worth knowing is in the errors of the calls.
 			stdlog.SetOutput(io.Discard)
+			if err := cfg.check(); err != nil {
+				return err
+			}
 			log := obs.NewLogger(cmd.ErrOrStderr(), cfg.jsonLog, slog.LevelInfo)
 			s, err := newServer(cmd.Context(), cfg, log)
 			if err != nil {
@@ -92,6 +95,28 @@ func newServe() *cobra.Command {
 	f.BoolVar(&cfg.builds.Insecure, "registry-insecure", false, "accept registries without TLS, or with any certificate")
 	f.BoolVar(&cfg.builds.MachineLogin, "registry-login", false, "let builds use what docker login left on this machine")
 	return c
+}
+
+// check refuses limits that are none: 0 would be taken for the usual one.
+func (c serveConfig) check() error {
+	for _, f := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"default-ttl", c.control.DefaultTTL}, {"max-ttl", c.control.MaxTTL},
+		{"retention", c.control.Retention}, {"audit-retention", c.control.AuditFor},
+	} {
+		if f.value <= 0 {
+			return fmt.Errorf("--%s %s: must be longer than nothing", f.flag, f.value)
+		}
+	}
+	switch {
+	case c.control.MaxSandboxes < 1:
+		return fmt.Errorf("--max-sandboxes %d: must be at least 1", c.control.MaxSandboxes)
+	case c.maxUpload < 0:
+		return fmt.Errorf("--max-upload %d: must not be negative; 0 is any size", c.maxUpload)
+	}
+	return nil
 }
 
 // imageDir is where root images are: the cache, where one is named, so that several data
@@ -169,7 +194,11 @@ func (s *server) openCompanions(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			return c, c.Attach(ctx)
+			if err := c.Attach(ctx); err != nil {
+				c.Close()
+				return nil, err
+			}
+			return c, nil
 		},
 		refill: func(ctx context.Context) error { return s.node.RefillKeeper(ctx) },
 		ping: func(ctx context.Context, c *keeper.Client) error {
@@ -247,10 +276,14 @@ func (s *server) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.cfg.listen, err)
 	}
-	if err := atomicfile.Write(filepath.Join(s.cfg.dataDir, listenFile), []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
+	addrFile := filepath.Join(s.cfg.dataDir, listenFile)
+	if err := atomicfile.Write(addrFile, []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	// What is finished while the server drains needs the companions still.
+	drained, endCompanions := context.WithCancel(context.WithoutCancel(ctx))
+	defer endCompanions()
 	h, closeAPIs := s.handler(ln.Addr())
 	defer closeAPIs()
 	srv := httpapi.Server(ctx, h, s.log)
@@ -262,6 +295,11 @@ func (s *server) run(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		<-ctx.Done()
+		defer endCompanions()
+		// First of all: whoever listens there next must not be taken for this server.
+		if err := os.Remove(addrFile); err != nil {
+			s.log.Warn("the address of this server could not be removed", "error", err)
+		}
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
 		if err := srv.Shutdown(sctx); err != nil {
@@ -269,8 +307,8 @@ func (s *server) run(ctx context.Context) error {
 		}
 		return nil
 	})
-	g.Go(func() error { return s.keeper.run(ctx) })
-	g.Go(func() error { return s.egress.run(ctx) })
+	g.Go(func() error { return s.keeper.run(drained) })
+	g.Go(func() error { return s.egress.run(drained) })
 	g.Go(func() error { return s.node.Run(ctx) })
 	g.Go(func() error {
 		if err := s.control.Recover(ctx); err != nil {

@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -101,6 +104,55 @@ func TestPausedSandboxSurvivesARestart(t *testing.T) {
 	eventually(t, "it ticks again", func() bool { return s.out(t, sb.ID, `cat /tmp/tick`) != first })
 	if x, err := s.client.Cancel(t.Context(), id, nil); err != nil || x.Result == nil {
 		t.Errorf("cancel: %+v, %v", x, err)
+	}
+}
+
+// A server that is told to stop finishes the creates under way, and does not leave its address
+// to whoever listens there next.
+func TestStopFinishesCreates(t *testing.T) {
+	s := own(t)
+	once, err := client.New(s.base, client.WithKey(s.key), client.WithRetries(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const boxes = 4
+	made := make([]error, boxes)
+	var wg sync.WaitGroup
+	for i := range boxes {
+		wg.Go(func() {
+			_, made[i] = once.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base", MemoryMB: ptr(256)})
+		})
+	}
+	eventually(t, "all are under way", func() bool {
+		n := 0
+		for _, err := range once.Sandboxes(t.Context(), client.SandboxFilter{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		return n == boxes
+	})
+	if err := s.cmd.Process.Signal(stopSignal); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	for i, err := range made {
+		if err != nil {
+			t.Errorf("create %d: %v", i, err)
+		}
+	}
+	if err := <-s.exited; err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "listen")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its address is left: %v", err)
+	}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.sentries(); n != boxes {
+		t.Errorf("%d sandboxes run after it has come back, want %d", n, boxes)
 	}
 }
 
