@@ -45,7 +45,8 @@ func sendContent[A any](ctx context.Context, c *Client, path string, head any, c
 		return reply, err
 	}
 	defer resp.Body.Close()
-	return reply, json.NewDecoder(resp.Body).Decode(&reply)
+	err = json.NewDecoder(resp.Body).Decode(&reply)
+	return reply, err
 }
 
 // FileFrames makes a call that is answered in frames and hands each but the last to each. An

@@ -172,7 +172,8 @@ func (s *Store) Check(ctx context.Context) error {
 		return s.fail(ctx, err, "check records")
 	}
 	found, err := collect(rows, func(r *sql.Rows) (line string, err error) {
-		return line, r.Scan(&line)
+		err = r.Scan(&line)
+		return line, err
 	})
 	if err != nil {
 		return s.fail(ctx, err, "check records")

@@ -92,7 +92,8 @@ func (s *Store) Templates(ctx context.Context) ([]hutch.Template, error) {
 		return nil, s.fail(ctx, err, "list templates")
 	}
 	list, err := collect(rows, func(r *sql.Rows) (t hutch.Template, err error) {
-		return t, r.Scan(templateDest(&t)...)
+		err = r.Scan(templateDest(&t)...)
+		return t, err
 	})
 	return list, s.fail(ctx, err, "list templates")
 }
