@@ -127,7 +127,10 @@ func TestWholeLife(t *testing.T) {
 		t.Errorf("listed %d sandboxes over pages of 2, want 5", n)
 	}
 	n = 0
-	for range c.Sandboxes(ctx, client.SandboxFilter{Metadata: map[string]string{"a": "b"}, Template: "base", All: true}) {
+	for got, err := range c.Sandboxes(ctx, client.SandboxFilter{Metadata: map[string]string{"a": "b"}, Template: "base", All: true}) {
+		if err != nil || got.ID != sb.ID {
+			t.Errorf("filtered to %+v, %v", got, err)
+		}
 		n++
 	}
 	if n != 1 {

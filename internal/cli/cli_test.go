@@ -267,11 +267,13 @@ func TestCreateFlagsArrive(t *testing.T) {
 	defer srv.Close()
 	w.vars[cli.EnvURL] = srv.URL
 	w.ok("create", "-t", "tpl", "--cpu", "0.5", "--memory", "1G", "--disk", "2048", "--disk-tier", "memory", "--pids", "64",
-		"-e", "A=b=c", "-e", "TOKEN", "-m", "k=v", "--hostname", "h", "--ttl", "1d", "--idle-timeout", "90")
+		"-e", "A=b=c", "-e", "TOKEN", "-m", "k=v", "--hostname", "h", "--ttl", "1d", "--idle-timeout", "90",
+		"--setup", "make deps", "--setup-timeout", "5m", "--private-ports", "--mask-host", "localhost:${PORT}")
 	want := map[string]any{
 		"template": "tpl", "cpu": 0.5, "memory_mb": 1024.0, "disk_mb": 2048.0, "disk_tier": "memory", "pids": 64.0, "hostname": "h",
 		"env": map[string]any{"A": "b=c", "TOKEN": "from here"}, "metadata": map[string]any{"k": "v"},
 		"ttl_seconds": 86400.0, "idle_timeout_seconds": 90.0,
+		"setup": "make deps", "setup_timeout_seconds": 300.0, "private_ports": true, "mask_host": "localhost:${PORT}",
 	}
 	if a, b := fmt.Sprint(got), fmt.Sprint(want); a != b {
 		t.Errorf("sent %s, want %s", a, b)
