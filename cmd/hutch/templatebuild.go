@@ -54,6 +54,9 @@ func newTemplateBuild() *cobra.Command {
 			"  hutch template build --docker-archive app.tar --name app --memory 512",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := b.check(cmd, args); err != nil {
+				return err
+			}
 			return b.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -77,6 +80,20 @@ func newTemplateBuild() *cobra.Command {
 	f.IntVar(&b.maxSize, "max-image-size", 16*1024, "most that a container image may unpack to, in MiB")
 	f.BoolVar(&b.force, "force", false, "build although the image is there")
 	return c
+}
+
+// check refuses flags that would have no effect.
+func (b *buildFlags) check(c *cobra.Command, args []string) error {
+	container := b.oci != "" || b.docker != "" || b.image != ""
+	switch {
+	case b.recipes != "" && container:
+		return errors.New("--recipes is about recipes: a container image is built without any")
+	case c.Flags().Changed("max-image-size") && !container && (b.file != "" || len(args) > 0):
+		return errors.New("--max-image-size is about a container image: it needs --oci, --docker-archive or --image")
+	case b.maxSize < 1:
+		return errors.New("--max-image-size must be at least 1, in MiB")
+	}
+	return nil
 }
 
 // run builds, and records what was built.
@@ -193,6 +210,6 @@ func (b *buildFlags) size() template.Resources {
 func (b *buildFlags) builder(log *slog.Logger) *template.Builder {
 	cfg := builderConfig(b.serve.imageDir())
 	cfg.Recipes = b.recipes
-	cfg.MaxImageBytes = int64(min(max(b.maxSize, 1), math.MaxInt32)) << 20
+	cfg.MaxImageBytes = int64(min(b.maxSize, math.MaxInt32)) << 20
 	return template.New(cfg, rootfs.New(rootfs.Config{Dir: b.serve.imageDir()}), log)
 }
