@@ -6,8 +6,9 @@
 //
 // What is tried again: calls that failed with a retryable code or without an answer,
 // and only those that are safe to repeat, which is all but [Client.WriteStdin], uploads of
-// what cannot be read twice, and exclusive writes that may have been done. Waits have full jitter and are no shorter than the server's Retry-After. Errors are
-// [*Error], and errors.Is works with the sentinels of package hutch.
+// what cannot be read twice, and exclusive writes that may have been done. Waits have full
+// jitter and are no shorter than the server's Retry-After. Errors are [*Error], and errors.Is
+// works with the sentinels of package hutch.
 //
 // A Client is safe for concurrent use. Start with [New], [Client.CreateSandbox] and
 // [Client.Exec].

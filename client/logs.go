@@ -78,8 +78,11 @@ func (c *Client) FollowLogs(ctx context.Context, id hutch.SandboxID, o LogOption
 	}
 }
 
-// LastEvents returns the last events of a sandbox, or with an empty id of the project.
+// LastEvents returns the last n events of a sandbox, or with an empty id of the project.
 func (c *Client) LastEvents(ctx context.Context, id hutch.SandboxID, n int) ([]api.Event, error) {
+	if n < 1 {
+		return nil, nil // to the server 0 is no end of them
+	}
 	path := pathOf("events")
 	if id != "" {
 		path = pathOf("sandboxes", string(id), "events")

@@ -118,6 +118,24 @@ func (*app) usage(c *cobra.Command, err error) error {
 	return wrongCall(c, err)
 }
 
+// without refuses flags that mean nothing to a call, and says why.
+func without(c *cobra.Command, why string, flags ...string) error {
+	for _, f := range flags {
+		if c.Flags().Changed(f) {
+			return fmt.Errorf("--%s %s", f, why)
+		}
+	}
+	return nil
+}
+
+// atLeast refuses a number that a flag was given and that is too low.
+func atLeast(c *cobra.Command, flag string, least, n int) error {
+	if c.Flags().Changed(flag) && n < least {
+		return fmt.Errorf("--%s %d: want %d or more", flag, n, least)
+	}
+	return nil
+}
+
 // report prints a failure, unless that has been done.
 func (a *app) report(err error) error {
 	var done *ExitError
@@ -156,7 +174,9 @@ func (a *app) fail(err error, code int) error {
 	return &ExitError{Code: code, err: err}
 }
 
-func (a *app) client() (*client.Client, error) { return a.Env.client(a.data) }
+func (a *app) client(more ...client.Option) (*client.Client, error) {
+	return a.Env.client(a.data, more...)
+}
 
 // each calls do for every argument and goes on after a failure; the last one is
 // returned. It prints the arguments that do succeeded with.

@@ -78,7 +78,7 @@ func (e Env) dataDir(flag string) string {
 
 // client finds the server and makes a client for it: what the environment names, else
 // the server on this machine. The local server's key is never sent to another address.
-func (e Env) client(dataDir string) (*client.Client, error) {
+func (e Env) client(dataDir string, more ...client.Option) (*client.Client, error) {
 	url, key := e.Getenv(EnvURL), e.Getenv(EnvKey)
 	if url != "" && key == "" {
 		return nil, fmt.Errorf("%s is set but %s is not: set both, or neither on the server's machine, where `hutch key create NAME` makes a key", EnvURL, EnvKey)
@@ -101,7 +101,7 @@ func (e Env) client(dataDir string) (*client.Client, error) {
 	opts := []client.Option{
 		client.WithKey(key), client.WithUserAgent("hutch-cli/" + e.Build.Semver), client.WithRetries(retries),
 	}
-	return client.New(url, append(opts, e.ClientOptions...)...)
+	return client.New(url, append(append(opts, e.ClientOptions...), more...)...)
 }
 
 // local reads one of the files by which a server on this machine is found.

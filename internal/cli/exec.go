@@ -65,6 +65,8 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 				return errors.New("--tty is a terminal, whose keys go in and whose output comes as it is: not with --stdin or --json")
 			case fl.stdin && fl.detach:
 				return errors.New("--stdin needs someone to read it: not possible with --detach")
+			case fl.tty || fl.detach:
+				return without(cmd, "is about output that is printed here: not with --tty or --detach", "budget", "quiet")
 			}
 			return nil
 		},
@@ -73,6 +75,9 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 			req, err := a.execRequest(fl, argv)
 			if err != nil {
 				return a.usage(cmd, err)
+			}
+			if cmd.Flags().Changed("max-output") { // 0 too, which the server refuses
+				req.MaxOutputBytes = &fl.maxOutput
 			}
 			cl, err := a.client()
 			if err != nil {
@@ -116,9 +121,6 @@ func (a *app) execRequest(fl execFlags, argv []string) (api.ExecRequest, error) 
 	req := api.ExecRequest{
 		Cmd: fl.shell, Argv: argv, Cwd: fl.cwd, User: fl.user, StdinOpen: fl.stdin, Shell: fl.session, Tag: fl.tag,
 		TimeoutSeconds: fl.timeout.seconds(), NoOutputTimeoutSeconds: fl.noOutput.seconds(), GraceSeconds: fl.grace.seconds(),
-	}
-	if fl.maxOutput != 0 {
-		req.MaxOutputBytes = &fl.maxOutput
 	}
 	var err error
 	req.Env, err = a.envPairs(fl.env)
@@ -326,10 +328,10 @@ func remark(w io.Writer, end api.ExecEnd) {
 	if end.EndReason != hutch.ExecExit {
 		s := "the command was ended: " + strings.ReplaceAll(string(end.EndReason), "_", " ")
 		if end.EndReason == hutch.ExecSignal && end.Signal != "" {
-			s += " " + end.Signal
+			s += " " + clean(end.Signal)
 		}
 		if end.Detail != "" {
-			s += " (" + end.Detail + ")"
+			s += " (" + clean(end.Detail) + ")"
 		}
 		parts = append(parts, s)
 	}

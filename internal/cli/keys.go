@@ -10,6 +10,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/client"
 )
 
 func newKey(a *app) *cobra.Command {
@@ -197,8 +198,8 @@ func newVersion(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: a.Build}
 			if !clientOnly {
-				// Without a server the program still has a version.
-				if cl, err := a.client(); err == nil {
+				// Without a server the program still has a version, and at once.
+				if cl, err := a.client(client.WithRetries(0)); err == nil {
 					if s, err := cl.ServerVersion(cmd.Context()); err == nil {
 						v.Server = &s
 					}

@@ -119,6 +119,9 @@ func newLs(a *app) *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkLs(cmd, len(args) == 1, limit); err != nil {
+				return a.usage(cmd, err)
+			}
 			cl, err := a.client()
 			if err != nil {
 				return err
@@ -145,6 +148,17 @@ func newLs(a *app) *cobra.Command {
 	f.BoolVar(&running, "running", false, "of a sandbox's commands, only those that run")
 	c.MarkFlagsMutuallyExclusive("all", "state")
 	return c
+}
+
+// checkLs refuses flags of ls that would have no effect.
+func checkLs(c *cobra.Command, ofOne bool, limit int) error {
+	if err := atLeast(c, "limit", 1, limit); err != nil {
+		return err
+	}
+	if ofOne {
+		return without(c, "is about sandboxes, not about the commands of one", "all", "state", "template", "metadata")
+	}
+	return without(c, "is about the commands of a sandbox: name one, or say --state running", "running")
 }
 
 // take collects at most limit values; 0 = all.
