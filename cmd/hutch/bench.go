@@ -193,7 +193,8 @@ func (cfg *benchConfig) describe(c *bench.Conditions, clock string) {
 	c.Server = "of the bench's own: this binary, started for it"
 	c.Records = "included: SQLite, WAL, synchronous=FULL"
 	if cfg.url != "" {
-		c.Server, c.Records, c.RecordsFS = cfg.url, "included, as that server keeps them", ""
+		c.Remote, c.Server, c.Records, c.RecordsFS = true, cfg.url, "included, as that server keeps them", ""
+		c.Start, c.Image, c.Link = "as that server does it", "as that server keeps it", "included, as that server has it"
 	}
 	c.API = "HTTP through the Go client, with an Idempotency-Key on every change"
 	if cfg.api != "" {

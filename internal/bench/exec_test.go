@@ -72,3 +72,9 @@ func TestTransferRunSaysWhyItsFileStays(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestReportWithoutRunsSaysSo(t *testing.T) {
+	if got := (&Report{}).failures(); got != "There are no runs." {
+		t.Errorf("got %q", got)
+	}
+}

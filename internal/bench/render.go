@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // table is text in cells.
@@ -181,6 +182,9 @@ func (r *Report) failures() string {
 			parts = append(parts, fmt.Sprintf("%s %d", s, n))
 		}
 	}
+	if len(parts) == 0 {
+		return "There are no runs."
+	}
 	text := "Failed runs: " + strings.Join(parts, ", ") + "."
 	const most = 3
 	shown := 0
@@ -204,10 +208,14 @@ func (r *Report) conditions() *table {
 			t.add(name, value)
 		}
 	}
+	whose := ""
+	if c.Remote {
+		whose = "caller's "
+	}
 	add("date", c.Date.Format("2006-01-02 15:04 MST"))
-	add("versions", strings.Join(nonEmpty("hutch "+c.Hutch, "gVisor "+c.GVisor, c.Go), ", "))
-	add("machine", strings.Join(nonEmpty(c.CPU, fmt.Sprintf("%d CPUs", c.Cores), fmt.Sprintf("%d MiB", c.MemoryMB), "Linux "+c.Kernel, "cgroup "+c.Cgroups), ", "))
-	add("load average (1, 5, 15 min)", fmt.Sprintf("before %s; after %s", c.LoadBefore, c.LoadAfter))
+	add(whose+"versions", strings.Join(nonEmpty("hutch "+c.Hutch, "gVisor "+c.GVisor, c.Go), ", "))
+	add(whose+"machine", strings.Join(nonEmpty(c.CPU, fmt.Sprintf("%d CPUs", c.Cores), fmt.Sprintf("%d MiB", c.MemoryMB), "Linux "+c.Kernel, "cgroup "+c.Cgroups), ", "))
+	add(whose+"load average (1, 5, 15 min)", fmt.Sprintf("before %s; after %s", c.LoadBefore, c.LoadAfter))
 	if b := s.Sandbox; b != nil {
 		q := b.Resources
 		add("sandbox", fmt.Sprintf("template %s (%s), disk tier %s, %g CPUs, %d MiB memory, %d MiB disk, %d pids",
@@ -230,7 +238,7 @@ func (s Settings) describe(kind string) string {
 	case "files":
 		text = fmt.Sprintf("%d uploads and downloads of each subject, of %d bytes each, after %d that are not counted", s.N, s.Bytes, s.Warmup)
 	case "terminals":
-		text = fmt.Sprintf("%d terminals of each subject, all typed into at once, each every %s or so; %d keys in each, after %d that are not counted", s.Terminals, keyEvery, s.N, s.Warmup)
+		text = fmt.Sprintf("%d terminals of each subject, all typed into at once, each every %s or so; %d keys in each, after %d that are not counted", s.Terminals, s.keyEvery(), s.N, s.Warmup)
 	}
 	if s.Parallel > 1 && kind == "create" {
 		text += fmt.Sprintf(", %d at once", s.Parallel)
@@ -242,6 +250,14 @@ func (s Settings) describe(kind string) string {
 		text += "; subjects in turn, the order alternating from pair to pair"
 	}
 	return text
+}
+
+// keyEvery is how often a key is pressed in a terminal: the subjects take turns.
+func (s Settings) keyEvery() time.Duration {
+	if s.Baseline {
+		return 2 * keyEvery
+	}
+	return keyEvery
 }
 
 func nonEmpty(all ...string) []string {
