@@ -143,3 +143,17 @@ func TestListingsCanBeRangedOverAgain(t *testing.T) {
 		t.Errorf("%d files, and %d the second time", once, again)
 	}
 }
+
+// How long a terminal is kept is told to the fraction of a second.
+func TestTerminalsAreKeptForFractionsOfASecond(t *testing.T) {
+	var asked string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Query().Get("keep_seconds")
+		refuse(w, 404, hutch.CodeNotFound, "")
+	}))
+	defer s.Close()
+	keep := 500 * time.Millisecond
+	if _, err := newClient(t, s.URL).OpenTerminal(t.Context(), "i1", client.TerminalOptions{Keep: &keep}); !errors.Is(err, hutch.ErrNotFound) || asked != "0.5" {
+		t.Errorf("%v; asked for %q", err, asked)
+	}
+}

@@ -78,8 +78,9 @@ func (c *Client) Files(ctx context.Context, f File, depth int) iter.Seq2[api.Fil
 }
 
 // ReadFile copies a file, links followed, into w, and returns how many bytes that were. A
-// broken connection is taken up again where it broke; if the file has changed meanwhile
-// the error is hutch.ErrConflict, as w then has a part of what was.
+// broken connection is taken up again where it broke; if the file's size or its time, to the
+// second, is another by then, the error is hutch.ErrConflict, as w has a part of what was. A
+// change that leaves both as they are is not seen.
 func (c *Client) ReadFile(ctx context.Context, f File, w io.Writer) (int64, error) {
 	var (
 		at    int64

@@ -184,7 +184,9 @@ func TestTerminalsThatCannotBe(t *testing.T) {
 	b.do("GET", ssh, "").wantError(400, "bad_request", "")
 	b.do("GET", ssh+"?rows=0", "").wantError(400, "bad_request", "rows")
 	b.do("GET", ssh+"?cols=5000", "").wantError(400, "bad_request", "cols")
-	b.do("GET", ssh+"?keep_seconds=86401", "").wantError(400, "bad_request", "keep_seconds")
+	for _, bad := range []string{"86401", "-1", "nan", "1s"} {
+		b.do("GET", ssh+"?keep_seconds="+bad, "").wantError(400, "bad_request", "keep_seconds")
+	}
 	b.as(httpapitest.ReadKey).do("GET", ssh, "").wantError(403, "forbidden", "")
 	b.as("").do("GET", ssh, "").wantError(401, "unauthenticated", "")
 	upgrade := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
@@ -250,7 +252,7 @@ func TestATerminalThatHasEndedIsLetBe(t *testing.T) {
 func TestATerminalCanBeJoined(t *testing.T) {
 	b := newTerminalBench(t, httpapi.Config{})
 	sb := b.sandbox()
-	first := b.ws("/v1/sandboxes/" + sb + "/ssh?keep_seconds=3600")
+	first := b.ws("/v1/sandboxes/" + sb + "/ssh?keep_seconds=3600.5")
 	first.output("24x80 xterm-256color$ ")
 	second := b.ws("/v1/execs/" + string(first.id) + "/terminal?replay=2")
 	second.output("$ ")
