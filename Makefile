@@ -20,7 +20,10 @@ export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
 BUILD_TEMPLATE = data=$$(mktemp -d); trap 'rm -rf "$$data"' EXIT; \
   bin/hutch template build --data-dir "$$data" --cache-dir $(HUTCH_CACHE_DIR)
 
-.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base templates clean
+.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base templates clean help
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 build: setup guest ## bin/hutch: the whole platform in one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/hutch ./cmd/hutch
@@ -73,5 +76,5 @@ bench: build base ## measure against the floor; raw results to docs/bench/, tabl
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
 	tools/fuzz $${FUZZTIME:-30s}
 
-clean:
+clean: ## what make has built, but for the templates in the cache
 	rm -rf bin internal/guestimage/bin/guest.erofs
