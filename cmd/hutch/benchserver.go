@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apiclient "hutch.dev/hutch/client"
+	"hutch.dev/hutch/internal/cli"
 	"hutch.dev/hutch/internal/egress"
 	"hutch.dev/hutch/internal/keeper"
 	"hutch.dev/hutch/internal/runtime/gvisor"
@@ -81,11 +82,11 @@ func (s *ownServer) ready(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("it ended: %w", s.err)
 	default:
 	}
-	addr, err := os.ReadFile(filepath.Join(s.dir, listenFile))
+	addr, err := os.ReadFile(filepath.Join(s.dir, cli.ListenFile))
 	if err != nil {
 		return false, nil //nolint:nilerr // not yet
 	}
-	key, err := os.ReadFile(filepath.Join(s.dir, adminKeyFile))
+	key, err := os.ReadFile(filepath.Join(s.dir, cli.KeyFile))
 	if err != nil {
 		return false, nil //nolint:nilerr // not yet
 	}

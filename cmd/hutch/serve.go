@@ -22,6 +22,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/auth"
+	"hutch.dev/hutch/internal/cli"
 	"hutch.dev/hutch/internal/control"
 	"hutch.dev/hutch/internal/egress"
 	"hutch.dev/hutch/internal/guestimage"
@@ -82,7 +83,7 @@ func newServe() *cobra.Command {
 	f.StringVar(&cfg.dataDir, "data-dir", defaultDataDir(), "where records, images and sandboxes are kept")
 	f.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "address to serve on; port 0 takes a free one")
 	f.StringVar(&cfg.domain, "domain", "", "public domain, with its port, below which sandboxes' ports have names (default: localhost and the port served on)")
-	f.StringVar(&cfg.cacheDir, "cache-dir", os.Getenv("HUTCH_CACHE_DIR"), "where root images are kept (default: in the data directory)")
+	f.StringVar(&cfg.cacheDir, "cache-dir", os.Getenv(rootfs.DirEnv), "where root images are kept (default: in the data directory)")
 	f.BoolVar(&cfg.jsonLog, "log-json", false, "log JSON objects instead of text")
 	f.DurationVar(&cfg.control.DefaultTTL, "default-ttl", time.Hour, "time to live of a sandbox that asks for none")
 	f.DurationVar(&cfg.control.MaxTTL, "max-ttl", 24*time.Hour, "longest time to live")
@@ -258,7 +259,7 @@ func (s *server) openNode() error {
 
 // adminKey makes the first key, for this machine's own command line.
 func (s *server) adminKey(ctx context.Context) error {
-	path := filepath.Join(s.cfg.dataDir, adminKeyFile)
+	path := filepath.Join(s.cfg.dataDir, cli.KeyFile)
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
@@ -276,7 +277,7 @@ func (s *server) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.cfg.listen, err)
 	}
-	addrFile := filepath.Join(s.cfg.dataDir, listenFile)
+	addrFile := filepath.Join(s.cfg.dataDir, cli.ListenFile)
 	if err := atomicfile.Write(addrFile, []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
 		return err
 	}

@@ -545,6 +545,21 @@ func TestFlagsWithoutEffectAreRefused(t *testing.T) {
 	}
 }
 
+// What a sandbox says of its end moves no cursor.
+func TestRemarksAreCleaned(t *testing.T) {
+	w := newWorld(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "text/event-stream")
+		rw.Header().Set(api.HeaderExecID, "e1")
+		fmt.Fprint(rw, "event: exit\ndata: {\"exec_id\": \"e1\", \"exit_code\": 3, \"end_reason\": \"signal\", \"signal\": \"A\\u001b[2J\", \"detail\": \"B\\u001b[2J\", \"limits_hit\": [\"C\\u001b[2J\"]}\n\n")
+	}))
+	defer srv.Close()
+	w.vars[cli.EnvURL] = srv.URL
+	if r := w.run("exec", "i1", "x"); r.code != 3 || strings.Contains(r.err, "\x1b") || !strings.Contains(r.err, "B\uFFFD[2J") || !strings.Contains(r.err, "C\uFFFD[2J") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // With -n 0 only what happens from now on is printed.
 func TestEventsFromNowOn(t *testing.T) {
 	w := newWorld(t)

@@ -89,7 +89,7 @@ func (a *app) flags(c *cobra.Command) {
 		return // it has its own
 	}
 	c.Flags().BoolVar(&a.json, "json", false, "print JSON")
-	c.Flags().StringVar(&a.data, "data-dir", "", "data directory of the server on this machine (default $"+EnvDataDir+" or "+defaultDataDir+")")
+	c.Flags().StringVar(&a.data, "data-dir", "", "data directory of the server on this machine (default $"+EnvDataDir+" or "+DefaultDataDir+")")
 }
 
 // wrap prints what goes wrong and turns it into an exit code.

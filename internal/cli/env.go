@@ -26,12 +26,12 @@ const (
 
 // Files of a server's data directory by which the command line on the same machine finds it.
 const (
-	listenFile = "listen"
-	keyFile    = "admin.key"
+	ListenFile = "listen"    // the address it serves on, while it does
+	KeyFile    = "admin.key" // the first key
 )
 
-// defaultDataDir is where a server keeps its data unless told otherwise.
-const defaultDataDir = "/var/lib/hutch"
+// DefaultDataDir is where a server keeps its data unless told otherwise.
+const DefaultDataDir = "/var/lib/hutch"
 
 // retries is how often a call is tried again: 13 s on average, so that a server may be
 // restarted under a command that is being watched.
@@ -73,7 +73,7 @@ func (e Env) dataDir(flag string) string {
 	if d := e.Getenv(EnvDataDir); d != "" {
 		return d
 	}
-	return defaultDataDir
+	return DefaultDataDir
 }
 
 // client finds the server and makes a client for it: what the environment names, else
@@ -85,15 +85,15 @@ func (e Env) client(dataDir string, more ...client.Option) (*client.Client, erro
 	}
 	if url == "" {
 		dir := e.dataDir(dataDir)
-		addr, err := e.local(dir, listenFile)
+		addr, err := e.local(dir, ListenFile)
 		if err != nil {
 			return nil, err
 		}
 		if url, err = urlOf(addr); err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, listenFile), err)
+			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, ListenFile), err)
 		}
 		if key == "" {
-			if key, err = e.local(dir, keyFile); err != nil {
+			if key, err = e.local(dir, KeyFile); err != nil {
 				return nil, err
 			}
 		}

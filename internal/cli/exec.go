@@ -328,17 +328,17 @@ func remark(w io.Writer, end api.ExecEnd) {
 	if end.EndReason != hutch.ExecExit {
 		s := "the command was ended: " + strings.ReplaceAll(string(end.EndReason), "_", " ")
 		if end.EndReason == hutch.ExecSignal && end.Signal != "" {
-			s += " " + clean(end.Signal)
+			s += " " + end.Signal
 		}
 		if end.Detail != "" {
-			s += " (" + clean(end.Detail) + ")"
+			s += " (" + end.Detail + ")"
 		}
 		parts = append(parts, s)
 	}
 	if n := len(end.LeftRunning); n > 0 {
 		names := make([]string, 0, n)
 		for _, p := range end.LeftRunning {
-			names = append(names, fmt.Sprintf("%d %s", p.PID, clean(p.Command)))
+			names = append(names, fmt.Sprintf("%d %s", p.PID, p.Command))
 		}
 		parts = append(parts, "left running: "+strings.Join(names, ", "))
 	}
@@ -349,6 +349,6 @@ func remark(w io.Writer, end api.ExecEnd) {
 		parts = append(parts, "the shell session began anew: the one before was "+end.ShellReplaced)
 	}
 	for _, s := range parts {
-		fmt.Fprintf(w, "hutch: %s\n", s)
+		fmt.Fprintf(w, "hutch: %s\n", clean(s)) // it may be a guest's
 	}
 }
