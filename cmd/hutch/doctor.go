@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/cli"
 	"hutch.dev/hutch/internal/doctor"
-	"hutch.dev/hutch/internal/guestapi"
 	"hutch.dev/hutch/internal/guestclient"
 	"hutch.dev/hutch/internal/guestimage"
 	"hutch.dev/hutch/internal/rootfs"
@@ -108,14 +106,7 @@ func probe(ctx context.Context) (string, error) {
 	}
 	guest := guestclient.New(sb.Handles().Guest)
 	undo.Add(func() { _ = guest.Close() })
-	seed := make([]byte, 64)
-	if _, err := rand.Read(seed); err != nil {
-		return "", err
-	}
-	rep, err := guest.Hello(ctx, guestapi.Hello{
-		Protocol: guestapi.ProtocolVersion, Sandbox: spec.ID, Epoch: 1, Hostname: spec.Hostname,
-		Time: time.Now().UnixNano(), Seed: seed, CPUs: 1, Pids: spec.Resources.Pids, DiskMB: spec.Resources.DiskMB,
-	})
+	rep, err := guest.Greet(ctx, spec.ID, spec.Hostname, spec.Resources)
 	if err != nil {
 		return "", fmt.Errorf("greet the guest agent: %w", err)
 	}

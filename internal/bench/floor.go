@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -77,22 +76,10 @@ func (f *Floor) start(ctx context.Context, like Sandbox) (_ *floorBox, err error
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return b, b.greet(ctx, like.Resources)
-}
-
-func (b *floorBox) greet(ctx context.Context, res hutch.Resources) error {
-	seed := make([]byte, 64)
-	if _, err := rand.Read(seed); err != nil {
-		return err
+	if _, err := b.guest.Greet(ctx, sid, string(sid), like.Resources); err != nil {
+		return nil, fmt.Errorf("greet guest: %w", err)
 	}
-	_, err := b.guest.Hello(ctx, guestapi.Hello{
-		Protocol: guestapi.ProtocolVersion, Sandbox: b.id, Epoch: 1, Hostname: string(b.id),
-		Time: time.Now().UnixNano(), Seed: seed, CPUs: res.CPUs(), Pids: res.Pids, DiskMB: res.DiskMB,
-	})
-	if err != nil {
-		return fmt.Errorf("greet guest: %w", err)
-	}
-	return nil
+	return b, nil
 }
 
 // kill removes the sandbox, also when ctx has ended.
