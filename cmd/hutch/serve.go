@@ -104,8 +104,10 @@ func (c serveConfig) check() error {
 		flag  string
 		value time.Duration
 	}{
-		{"default-ttl", c.control.DefaultTTL}, {"max-ttl", c.control.MaxTTL},
-		{"retention", c.control.Retention}, {"audit-retention", c.control.AuditFor},
+		{"default-ttl", c.control.DefaultTTL},
+		{"max-ttl", c.control.MaxTTL},
+		{"retention", c.control.Retention},
+		{"audit-retention", c.control.AuditFor},
 	} {
 		if f.value <= 0 {
 			return fmt.Errorf("--%s %s: must be longer than nothing", f.flag, f.value)

@@ -21,8 +21,14 @@ import (
 // A limit that is none is refused: it would silently be the usual one, or none at all.
 func TestServeRefusesLimitsThatAreNone(t *testing.T) {
 	for _, args := range [][]string{
-		{"--max-sandboxes", "0"}, {"--max-sandboxes", "-1"}, {"--retention", "0"}, {"--audit-retention", "0s"},
-		{"--max-ttl", "0"}, {"--default-ttl", "0"}, {"--default-ttl", "-5m"}, {"--max-upload", "-1"},
+		{"--max-sandboxes", "0"},
+		{"--max-sandboxes", "-1"},
+		{"--retention", "0"},
+		{"--audit-retention", "0s"},
+		{"--max-ttl", "0"},
+		{"--default-ttl", "0"},
+		{"--default-ttl", "-5m"},
+		{"--max-upload", "-1"},
 	} {
 		c := newServe()
 		c.SetArgs(append(args, "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen", "nowhere"))
