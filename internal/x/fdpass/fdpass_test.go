@@ -249,6 +249,12 @@ func (e *echo) Closed(s Session) {
 func serve(t testing.TB, h Handler) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s.sock")
+	serveAt(t, path, h)
+	return path
+}
+
+func serveAt(t testing.TB, path string, h Handler) {
+	t.Helper()
 	l, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +269,6 @@ func serve(t testing.TB, h Handler) string {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return path
 }
 
 func dialTest(t testing.TB, path string) *Client {
@@ -459,13 +464,25 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	path := serve(t, &echo{})
-	for d := path; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o777); err != nil {
+	// A directory of its own that all may enter, wherever t.TempDir would be: nothing else's
+	// mode is changed.
+	dir, err := os.MkdirTemp("/tmp", "fdpass") //nolint:usetesting // for the reason above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(dir, "s.sock")
+	serveAt(t, path, &echo{})
+	for _, p := range []string{dir, path} {
+		if err := os.Chmod(p, 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
-	exe := filepath.Join(filepath.Dir(path), "client")
+	exe := filepath.Join(dir, "client")
 	copyFile(t, "/proc/self/exe", exe)
 	run := func(uid uint32) (string, error) {
 		cmd := exec.Command(exe, roleDial, path)
