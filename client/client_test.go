@@ -500,10 +500,15 @@ func TestSinkErrorEndsTheStreamNotTheCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	open := make(chan struct{})
 	fake.Program("talk", func(p *httpapitest.Process) int {
 		_, _ = io.WriteString(p.Stdout, "x")
-		<-p.Stopped
-		return 143
+		select {
+		case <-open:
+			return 0
+		case <-p.Stopped:
+			return 143
+		}
 	})
 	enough := errors.New("enough")
 	var id hutch.ExecID
@@ -515,9 +520,9 @@ func TestSinkErrorEndsTheStreamNotTheCommand(t *testing.T) {
 	if x, err := c.ExecRecord(ctx, id); err != nil || !x.Running {
 		t.Errorf("the command: %+v, %v; want it running", x, err)
 	}
-	grace := time.Duration(0)
-	if x, err := c.Cancel(ctx, id, &grace); err != nil || x.Result.EndReason != hutch.ExecCancelled {
-		t.Errorf("cancel: %+v, %v", x, err)
+	close(open)
+	if end, err := c.Follow(ctx, id, client.StreamOptions{}, func(client.Output) error { return nil }); err != nil || end.EndReason != hutch.ExecExit || end.ExitCode != 0 {
+		t.Errorf("the command's end: %+v, %v; want its own", end, err)
 	}
 }
 
