@@ -284,8 +284,8 @@ func (s *trickle) Read(p []byte) (int, error) {
 }
 
 func TestAnUploadMayTakeAsLongAsItGoesOn(t *testing.T) {
-	const pause = 40 * time.Millisecond
-	b := newBench(t, httpapi.Config{BodyTimeout: 5 * pause})
+	const pause = 100 * time.Millisecond
+	b := newBench(t, httpapi.Config{BodyTimeout: 15 * pause}) // shorter than the whole
 	fs := b.fs()
 	req := b.request("PUT", fs+"?path=/f", "")
 	req.Body, req.ContentLength = io.NopCloser(&trickle{pieces: 20, pause: pause}), -1

@@ -118,7 +118,11 @@ func TestBuilds(t *testing.T) {
 	if once.ID != again.ID || len(b.Requested) != 4 || b.Requested[3].Resources.DiskMB != 50 || b.Requested[3].ID != once.ID {
 		t.Errorf("a repetition made %s of %s; requested %+v", again.ID, once.ID, b.Requested[3:])
 	}
-	if list := into[[]api.Build](b.do("GET", "/v1/templates/builds", "").want(200)); len(list) != 4 || list[0].ID != once.ID {
+	b.do("POST", "/v1/templates/build", `{"name": "large", "image_ref": "y", "size_mb": 20000}`).want(202)
+	if got := b.Requested[4].Resources.DiskMB; got != 20000 {
+		t.Errorf("a size of 20000 MB makes sandboxes of %d", got)
+	}
+	if list := into[[]api.Build](b.do("GET", "/v1/templates/builds", "").want(200)); len(list) != 5 || list[1].ID != once.ID {
 		t.Errorf("listed %+v", list)
 	}
 

@@ -324,6 +324,15 @@ func TestCommandsOverOneSocket(t *testing.T) {
 		_, _ = io.WriteString(p.Stderr, "err")
 		return 4
 	})
+	open := make(chan struct{})
+	b.Program("gate", func(p *httpapitest.Process) int { // and says nothing
+		select {
+		case <-open:
+			return 0
+		case <-p.Stopped:
+			return 143
+		}
+	})
 	sb := b.sandbox()
 	w := b.ws("/v1/sandboxes/" + sb + "/exec/ws")
 	w.send(websocket.MessageText, `{"id":"slow","cmd":"sleep"}`)
@@ -357,7 +366,7 @@ func TestCommandsOverOneSocket(t *testing.T) {
 			t.Errorf("%s: %+v", name, last)
 		}
 	}
-	w.send(websocket.MessageText, `{"id":"left","cmd":"sleep"}`)
+	w.send(websocket.MessageText, `{"id":"left","cmd":"gate"}`)
 	var running []api.Exec
 	b.eventually("the command runs", func() bool {
 		running = into[[]api.Exec](b.do("GET", "/v1/sandboxes/"+sb+"/execs?running=1", "").want(200))
@@ -372,6 +381,11 @@ func TestCommandsOverOneSocket(t *testing.T) {
 	w.ends(websocket.StatusPolicyViolation)
 	if !b.running(running[0].ExecID) {
 		t.Error("a command ended because its client left")
+	}
+	close(open)
+	b.eventually("the command has ended", func() bool { return !b.running(running[0].ExecID) })
+	if r := into[api.Exec](b.do("GET", "/v1/execs/"+string(running[0].ExecID), "").want(200)).Result; r.EndReason != hutch.ExecExit || r.ExitCode != 0 {
+		t.Errorf("after its client left it ended with %+v", r)
 	}
 }
 
