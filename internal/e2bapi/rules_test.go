@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	nativeapi "hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/x/id"
 )
 
 // The rules that servers of E2B's API break, each with its test: those of the control API
-// here, those of the agent in agent_test.go and process_test.go.
+// here, those of the agent in process_test.go and files_test.go.
 
 func TestBodiesComeWithoutALength(t *testing.T) {
 	b := newBench(t)
@@ -143,12 +144,7 @@ func TestFailuresOfTheService(t *testing.T) {
 
 // TestEveryCodeIsShown holds the table of renderings against the codes there are.
 func TestEveryCodeIsShown(t *testing.T) {
-	for _, e := range []*hutch.Error{
-		hutch.ErrBadRequest, hutch.ErrUnknownField, hutch.ErrUnauthenticated, hutch.ErrForbidden, hutch.ErrNotFound, hutch.ErrSandboxGone,
-		hutch.ErrConflict, hutch.ErrInvalidState, hutch.ErrStale, hutch.ErrIdempotencyMismatch, hutch.ErrTooLarge, hutch.ErrRateLimited,
-		hutch.ErrUnavailable, hutch.ErrNoCapacity, hutch.ErrGuestUnresponsive, hutch.ErrDiskFull, hutch.ErrUnsupported, hutch.ErrShellBusy,
-		hutch.ErrPortClosed, hutch.ErrCancelled, hutch.ErrInternal,
-	} {
+	for _, e := range nativeapi.ErrorCodes() {
 		if _, ok := renderings[e.Code]; !ok {
 			t.Errorf("%s is not in the table", e.Code)
 		}
