@@ -29,6 +29,7 @@
 //	env NAME       print a variable
 //	whoami         print the sandbox id that Hello told
 //	spawn NAME     leave a child process behind
+//	await FILE     wait until there is such a file
 //	hang           wait for ever and ignore TERM
 //	exit N         end with code N
 //	true, false    succeed, fail

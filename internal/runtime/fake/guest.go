@@ -121,6 +121,22 @@ func (g *Guest) Identified() bool {
 	return g.identified
 }
 
+// WriteFile makes a file inside, which "await" waits for.
+func (g *Guest) WriteFile(name string, content []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.files[name] = content
+	g.changeLocked()
+}
+
+// HasFile says whether there is such a file inside.
+func (g *Guest) HasFile(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.files[name]
+	return ok
+}
+
 // Crash ends the sandbox from inside.
 func (g *Guest) Crash() { g.m.exit(false) }
 

@@ -124,6 +124,10 @@ func (g *Guest) doLocked(e *execution, now time.Time) outcome {
 	case "true":
 	case "false":
 		return ended(1)
+	case "await":
+		if _, ok := g.files[arg]; !ok {
+			return outcome{wait: true}
+		}
 	case "sleep", "tick":
 		return g.timedLocked(e, st.Words[0], arg, now)
 	case "cat":
