@@ -223,8 +223,8 @@ func TestFailedBuilds(t *testing.T) {
 			step:   template.StepCustomise, command: "a", want: []string{"exit status 1", "/nosuch"}, lines: 1,
 		},
 		"command over its time": {
-			recipe: "commands: [{name: hang, run: 'echo begun; sleep " + marker + "', timeout: 300ms}]",
-			step:   template.StepCustomise, command: "hang", want: []string{"timed out after 300ms", "begun"}, lines: 1,
+			recipe: "commands: [{name: hang, run: 'echo begun; sleep " + marker + "', timeout: 5s}]", // the tree is entered in it too
+			step:   template.StepCustomise, command: "hang", want: []string{"timed out after 5s", "begun"}, lines: 1,
 		},
 		"a link out of the tree": {
 			do:     "rm -r \"$tree/opt\" 2>/dev/null || true; ln -s \"$FAKE\" \"$tree/opt\"",
