@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/client"
+	"hutch.dev/hutch/internal/keeper"
 )
 
 // kill -9 of the server while sandboxes run commands costs neither.
@@ -26,10 +29,13 @@ func TestServerIsKilledAndComesBack(t *testing.T) {
 		ids[i] = sb.ID
 		execs[i] = s.background(t, sb.ID, `i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo line $i; sleep 0.2; done; echo end; exit 7`)
 	}
-	doomed := s.create(t, api.CreateSandbox{MemoryMB: ptr(256), TTLSeconds: ptr(3.0)})
 	before := s.ended(t, s.background(t, ids[0], `echo before`))
+	doomed := s.create(t, api.CreateSandbox{MemoryMB: ptr(256), TTLSeconds: ptr(20.0)}) // not over before the server is
 
 	s.kill9(t)
+	if n := s.sentries(); n != boxes+1 {
+		t.Fatalf("%d sandboxes outlived the server, want %d", n, boxes+1)
+	}
 	eventually(t, "the keeper ended the one whose time was over", func() bool { return s.sentries() == boxes })
 	if err := s.start(); err != nil {
 		t.Fatal(err)
@@ -178,20 +184,30 @@ func TestGracefulStopCostsNothing(t *testing.T) {
 // is not true.
 func TestCaseC08KilledInTheMiddleOfACreate(t *testing.T) {
 	s := own(t)
-	for i := range 6 {
-		delay := time.NewTimer(time.Duration(i*20) * time.Millisecond)
-		done := make(chan struct{})
+	middle := 0
+	for i := range 10 {
 		c, err := client.New(s.base, client.WithKey(s.key), client.WithRetries(0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() {
-			defer close(done)
-			_, _ = c.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base", MemoryMB: ptr(256)})
-		}()
-		<-delay.C
-		s.kill9(t)
-		<-done
+		create := func() error {
+			_, err := c.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base", MemoryMB: ptr(256)})
+			return err
+		}
+		when := fmt.Sprintf("%d ms after the call", i*20)
+		if i < 5 {
+			delay := time.NewTimer(time.Duration(i*20) * time.Millisecond)
+			done := make(chan struct{})
+			go func() { defer close(done); _ = create() }()
+			<-delay.C
+			s.kill9(t)
+			<-done
+		} else { // once it is on record, whenever that is
+			when = "once it was on record"
+			if err := s.createUntilOnRecord(t, s.client, func() { s.kill9(t) }, create); err != nil {
+				middle++
+			}
+		}
 		if err := s.start(); err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +217,7 @@ func TestCaseC08KilledInTheMiddleOfACreate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if sb.State != hutch.StateRunning {
-				t.Errorf("killed after %v: %s is %s %s", time.Duration(i*20)*time.Millisecond, sb.ID, sb.State, sb.Transition)
+				t.Errorf("killed %s: %s is %s %s", when, sb.ID, sb.State, sb.Transition)
 				continue
 			}
 			alive++
@@ -210,8 +226,11 @@ func TestCaseC08KilledInTheMiddleOfACreate(t *testing.T) {
 			}
 		}
 		if n := s.sentries(); n != alive {
-			t.Errorf("killed after %v: %d sandboxes on the host, %d on record", time.Duration(i*20)*time.Millisecond, n, alive)
+			t.Errorf("killed %s: %d sandboxes on the host, %d on record", when, n, alive)
 		}
+	}
+	if middle == 0 {
+		t.Error("no create was under way when the server was killed: each had been answered")
 	}
 }
 
@@ -228,18 +247,31 @@ func TestCompanionsAreReplaced(t *testing.T) {
 		t.Errorf("the network after the gateway was replaced: %s, %d", res.EndReason, res.ExitCode)
 	}
 	// The new keeper was given what the old one held.
-	eventually(t, "the new keeper is filled", func() bool {
-		s.kill9(t)
-		if err := s.start(); err != nil {
-			t.Fatal(err)
-		}
-		return s.run(t, sb.ID, `true`).ExitCode == 0
-	})
+	eventually(t, "the new keeper is filled", func() bool { return s.keeps(t, sb.ID) })
+	s.kill9(t)
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	if res := s.run(t, sb.ID, `true`); res.ExitCode != 0 {
+		t.Errorf("after the server was killed: %s, exit code %d", res.EndReason, res.ExitCode)
+	}
+}
+
+// keeps says whether the keeper of today holds a sandbox.
+func (s *server) keeps(t *testing.T, id hutch.SandboxID) bool {
+	t.Helper()
+	k, err := keeper.Dial(t.Context(), s.dir)
+	if err != nil {
+		return false // it is being replaced
+	}
+	defer k.Close()
+	all, err := k.List(t.Context())
+	return err == nil && slices.ContainsFunc(all, func(i keeper.Info) bool { return i.Name == id })
 }
 
 func TestDeadlines(t *testing.T) {
 	s := own(t)
-	short := s.create(t, api.CreateSandbox{TTLSeconds: ptr(2.0)})
+	short := s.create(t, api.CreateSandbox{TTLSeconds: ptr(5.0)})
 	long, paused := s.create(t, api.CreateSandbox{}), s.create(t, api.CreateSandbox{})
 	if err := s.client.Pause(t.Context(), paused.ID); err != nil {
 		t.Fatal(err)
@@ -247,7 +279,7 @@ func TestDeadlines(t *testing.T) {
 	for _, x := range []struct {
 		id hutch.SandboxID
 		to time.Duration
-	}{{long.ID, 2 * time.Second}, {long.ID, time.Hour}, {paused.ID, 2 * time.Second}} {
+	}{{long.ID, 5 * time.Second}, {long.ID, time.Hour}, {paused.ID, 5 * time.Second}} {
 		if _, err := s.client.Extend(t.Context(), x.id, x.to); err != nil {
 			t.Fatal(err)
 		}
