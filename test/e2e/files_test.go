@@ -339,7 +339,7 @@ func (s *server) watch(t *testing.T, sb hutch.SandboxID, dir string) (await func
 			t.Errorf("the watch ended: %v", err)
 		}
 	}()
-	<-ready
+	received(t, "the watch has begun", ready)
 	return func(op hutch.FileOp, name string) {
 		t.Helper()
 		late := time.After(time.Minute)

@@ -84,6 +84,59 @@ func (s *server) checkSurvivor(t *testing.T, id hutch.SandboxID, x hutch.ExecID)
 	}
 }
 
+// A stream that is open when the server is killed goes on where it broke off once there is a
+// server again: its caller has every byte, and has it once.
+func TestAStreamOutlivesTheServer(t *testing.T) {
+	s := own(t)
+	sb := s.create(t, api.CreateSandbox{})
+	addr := strings.TrimPrefix(s.base, "http://")
+	c, err := client.New(s.base, client.WithKey(s.key), client.WithRetries(30)) // a busy machine starts servers slowly
+	if err != nil {
+		t.Fatal(err)
+	}
+	type ending struct {
+		end api.ExecEnd
+		err error
+	}
+	var all []byte
+	begun, ended := make(chan struct{}), make(chan ending, 1)
+	go func() {
+		var e ending
+		e.end, e.err = c.Stream(t.Context(), sb.ID, api.ExecRequest{Cmd: `i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo line $i; sleep 0.01; done; echo end; exit 7`}, client.StreamOptions{}, func(o client.Output) error {
+			if o.Stream != hutch.Stdout || o.Offset != int64(len(all)) {
+				return fmt.Errorf("%s at %d, want stdout at %d", o.Stream, o.Offset, len(all))
+			}
+			if len(all) == 0 {
+				close(begun)
+			}
+			all = append(all, o.Data...)
+			return nil
+		})
+		ended <- e
+	}()
+	received(t, "the stream has begun", begun)
+	for range 2 {
+		s.kill9(t)
+		if err := s.start("--listen", addr); err != nil {
+			t.Fatal(err)
+		}
+		s.out(t, sb.ID, "true")
+	}
+	s.out(t, sb.ID, "touch /tmp/stop")
+	if e := received(t, "the stream has ended", ended); e.err != nil || e.end.ExitCode != 7 {
+		t.Fatalf("it ended with %+v, %v; want exit code 7", e.end, e.err)
+	}
+	lines := strings.Split(string(all), "\n")
+	for i, line := range lines[:len(lines)-2] {
+		if want := fmt.Sprintf("line %d", i+1); line != want {
+			t.Fatalf("line %d is %q, want %q", i+1, line, want)
+		}
+	}
+	if tail := lines[len(lines)-2:]; len(lines) < 10 || tail[0] != "end" || tail[1] != "" {
+		t.Errorf("%d lines, the last %q", len(lines), tail)
+	}
+}
+
 func TestPausedSandboxSurvivesARestart(t *testing.T) {
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
