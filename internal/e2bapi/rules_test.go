@@ -647,7 +647,7 @@ func TestBodyTimeout(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	b.creating = func() { close(begun); <-goOn }
 	got := make(chan reply, 1)
-	go func() { got <- b.control("POST", "/v2/sandboxes", `{"templateID":"base"}`) }()
+	go func() { defer close(got); got <- b.control("POST", "/v2/sandboxes", `{"templateID":"base"}`) }()
 	<-begun
 	b.creating = nil
 	pipe, stall := io.Pipe()

@@ -311,7 +311,7 @@ func TestTooManyRequests(t *testing.T) {
 	s, _ := serve(t, Config{MaxRequests: 1}, func(http.ResponseWriter, *http.Request) { entered <- struct{}{}; <-leave })
 	host := "3000-" + string(box) + ".localhost"
 	first := make(chan int)
-	go func() { resp, _ := get(t, s, host, "/"); first <- resp.StatusCode }()
+	go func() { defer close(first); resp, _ := get(t, s, host, "/"); first <- resp.StatusCode }()
 	<-entered
 	if resp, _ := get(t, s, host, "/"); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("the second: got %d", resp.StatusCode)

@@ -162,7 +162,7 @@ func TestBodyTimeoutEndsNoLongCall(t *testing.T) {
 	req := b.request("POST", "/v1/execs/"+string(cat.ExecID)+"/stdin?offset=0&close=1", "")
 	req.Body, req.ContentLength = body, -1
 	wrote := make(chan *live, 1)
-	go func() { wrote <- b.send(req) }()
+	go func() { defer close(wrote); wrote <- b.send(req) }()
 	if _, err := io.WriteString(slow, "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestBodyTimeoutEndsNoLongCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = slow.Close()
-	if res := <-wrote; res.StatusCode != 200 {
+	if res := <-wrote; res == nil || res.StatusCode != 200 {
 		t.Errorf("slow stdin was answered with %d", res.StatusCode)
 	}
 	close(open)

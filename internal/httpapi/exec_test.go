@@ -371,7 +371,7 @@ func TestStdinIsStreamed(t *testing.T) {
 	req := b.request("POST", path+"/stdin?offset=6&close=1", "")
 	req.Body, req.ContentLength = pr, -1
 	done := make(chan *live, 1)
-	go func() { done <- b.send(req) }()
+	go func() { defer close(done); done <- b.send(req) }()
 	if _, err := io.WriteString(pw, "ghi"); err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +388,7 @@ func TestStdinIsStreamed(t *testing.T) {
 	if rest, err := io.ReadAll(out.Body); string(rest) != long || err != nil {
 		t.Errorf("the rest is %d bytes, %v", len(rest), err)
 	}
-	if res := <-done; res.StatusCode != 200 {
+	if res := <-done; res == nil || res.StatusCode != 200 {
 		t.Errorf("stdin ended with %d", res.StatusCode)
 	}
 	b.do("POST", path+"/stdin?offset=0", "x").wantError(409, "invalid_state", "")

@@ -255,11 +255,7 @@ func TestAnUploadThatBreaksOffLeavesTheOldFile(t *testing.T) {
 	conn := b.dial()
 	fmt.Fprintf(conn, "PUT %s?path=/f HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nContent-Length: 1000\r\n\r\nnew", fs, b.key)
 	_ = conn.Close()
-	for route := range done {
-		if strings.HasSuffix(route, "/fs") {
-			break
-		}
-	}
+	done.await(t, "/v1/sandboxes/{id}/fs")
 	if got := string(f.Inside.Data("/f")); got != "old" {
 		t.Errorf("the file is %q", got)
 	}
@@ -475,10 +471,10 @@ func TestAWatcherThatIsClosedWhileItIsAsked(t *testing.T) {
 		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 			WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) },
 		}))
-		go func() { asked <- b.send(req) }()
+		go func() { defer close(asked); asked <- b.send(req) }()
 		<-sent
 		b.do("DELETE", fs+"/watchers/"+w.WatcherID, "").want(204)
-		if a := <-asked; a.StatusCode != 404 {
+		if a := <-asked; a == nil || a.StatusCode != 404 {
 			t.Fatalf("answered with %d", a.StatusCode)
 		}
 	}
