@@ -127,7 +127,7 @@ func TestTemplateBuildFromARegistry(t *testing.T) {
 	w := newWorkshop(t)
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	house := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if u, p, _ := r.BasicAuth(); u != "mary" || p != "let me in" {
+		if u, p, _ := r.BasicAuth(); u != "robot" || p != "let me in" {
 			w.Header().Set("WWW-Authenticate", `Basic realm="house"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -144,10 +144,10 @@ func TestTemplateBuildFromARegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	im := imagetest.Image(t, v1.Config{}, imagetest.Layer(t, imagetest.File("f", "x")))
-	if err := remote.Write(ref, im, remote.WithTransport(house.Client().Transport), remote.WithAuth(&authn.Basic{Username: "mary", Password: "let me in"})); err != nil {
+	if err := remote.Write(ref, im, remote.WithTransport(house.Client().Transport), remote.WithAuth(&authn.Basic{Username: "robot", Password: "let me in"})); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"build", "--image", ref.String(), "--name", "app", "--ca", ca, "--username", "mary", "--password-stdin"}
+	args := []string{"build", "--image", ref.String(), "--name", "app", "--ca", ca, "--username", "robot", "--password-stdin"}
 	if out, err := w.run("guess\n", args...); err == nil || !strings.Contains(err.Error(), "check the user name") || strings.Contains(out+err.Error(), "guess") {
 		t.Errorf("a wrong password: %v\n%s", err, out)
 	}
@@ -169,8 +169,8 @@ func TestTemplateBuildRefuses(t *testing.T) {
 		"two things":               {args: []string{"base", "--oci", "x"}, want: "give one thing"},
 		"no name":                  {args: []string{"--oci", "x"}, want: "--name"},
 		"a password for nothing":   {args: []string{"base", "--password-stdin"}, want: "need --image"},
-		"a user without password":  {args: []string{"--image", "a.example/b", "--name", "x", "--username", "mary"}, want: "need each other"},
-		"no password after all":    {args: []string{"--image", "a.example/b", "--name", "x", "--username", "mary", "--password-stdin"}, want: "no password on stdin"},
+		"a user without password":  {args: []string{"--image", "a.example/b", "--name", "x", "--username", "robot"}, want: "need each other"},
+		"no password after all":    {args: []string{"--image", "a.example/b", "--name", "x", "--username", "robot", "--password-stdin"}, want: "no password on stdin"},
 		"a tag for nothing":        {args: []string{"base", "--tag", "x"}, want: "--tag is about an archive"},
 		"recipes for an image":     {args: []string{"--oci", "x", "--name", "x", "--recipes", "/tmp"}, want: "--recipes is about"},
 		"a recipe's image size":    {args: []string{"base", "--max-image-size", "9"}, want: "--max-image-size is about"},

@@ -79,12 +79,12 @@ func TestBuild(t *testing.T) {
 	}
 	// The build itself has the proxy and the passwords that the image must not have.
 	conf, sources := read(t, filepath.Join(b.fake, "apt.conf")), read(t, filepath.Join(b.fake, "sources"))
-	for _, want := range []string{`Acquire::http::Proxy "http://joe:hunter2@proxy.example:3142";`, `Dir::Etc::netrcparts "/etc/apt/auth.conf.d";`, `APT::Install-Recommends "false";`} {
+	for _, want := range []string{`Acquire::http::Proxy "http://builder:hunter2@proxy.example:3142";`, `Dir::Etc::netrcparts "/etc/apt/auth.conf.d";`, `APT::Install-Recommends "false";`} {
 		if !strings.Contains(conf, want) {
 			t.Errorf("apt's settings for the build lack %s:\n%s", want, conf)
 		}
 	}
-	if strings.Contains(conf, "Languages") || !strings.Contains(sources, "http://mary:letmein@mirror.example/debian") {
+	if strings.Contains(conf, "Languages") || !strings.Contains(sources, "http://robot:letmein@mirror.example/debian") {
 		t.Errorf("settings\n%s\nsources\n%s", conf, sources)
 	}
 	wantLeft := []string{"builds/" + res.Key + ".json", "builds/" + res.Key + ".log", "images/" + strings.TrimPrefix(res.Image.Digest, "sha256:") + ".erofs"}

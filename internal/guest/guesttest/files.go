@@ -292,8 +292,8 @@ func testFileRights(t *testing.T, c *Client) {
 
 func testFileMetadata(t *testing.T, c *Client) {
 	dir := c.fileDir(t, "metadata")
-	want := map[string]string{"author": "ann", strings.Repeat("k", hutch.MaxMetadataKey): strings.Repeat("v", 3000)}
-	w := guestapi.WriteFile{FileRef: fref(dir + "/f"), Metadata: map[string]string{"Author": "ann", strings.Repeat("k", hutch.MaxMetadataKey): strings.Repeat("v", 3000)}}
+	want := map[string]string{"author": "worker", strings.Repeat("k", hutch.MaxMetadataKey): strings.Repeat("v", 3000)}
+	w := guestapi.WriteFile{FileRef: fref(dir + "/f"), Metadata: map[string]string{"Author": "worker", strings.Repeat("k", hutch.MaxMetadataKey): strings.Repeat("v", 3000)}}
 	if _, err := c.WriteFile(t.Context(), w, strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func testFileMetadata(t *testing.T, c *Client) {
 		t.Errorf("after a move: %d pairs", len(moved.Metadata))
 	}
 	if r := c.Sh(t, "command -v python3 >/dev/null || exit 9; python3 -c \"import os; print(os.getxattr('"+dir+"/g', 'user.e2b.author').decode()); os.setxattr('"+dir+"/g', 'user.e2b.inside', b'yes')\""); r.ExitCode != 9 {
-		if string(r.Stdout.Head) != "ann\n" || c.stat(t, dir+"/g").Metadata["inside"] != "yes" {
+		if string(r.Stdout.Head) != "worker\n" || c.stat(t, dir+"/g").Metadata["inside"] != "yes" {
 			t.Errorf("a program inside sees %q %q", r.Stdout.Head, r.Stderr.Head)
 		}
 	}
