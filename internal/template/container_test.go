@@ -204,7 +204,7 @@ func random(t *testing.T, size int) v1.Layer {
 func TestUsersThatAreThere(t *testing.T) {
 	for _, user := range []string{"", "root", "1000", "1000:1000", "builder", "builder:staff", "root:0"} {
 		b := newBench(t, "")
-		im := image(t, v1.Config{User: user, WorkingDir: "/new/dir/"}, imagetest.File("etc/passwd", "root:x:0:0::/:/bin/sh\njoe:x:7:7::/:/bin/sh\n"), imagetest.File("etc/group", "staff:x:50:\n"))
+		im := image(t, v1.Config{User: user, WorkingDir: "/new/dir/"}, imagetest.File("etc/passwd", "root:x:0:0::/:/bin/sh\nbuilder:x:7:7::/:/bin/sh\n"), imagetest.File("etc/group", "staff:x:50:\n"))
 		res, err := b.BuildImage(t.Context(), template.Container{Name: "app", Source: ociimage.Source{Archive: imagetest.Layout(t, map[string]v1.Image{"": im})}}, template.Options{})
 		if err != nil {
 			t.Errorf("USER %q: %v", user, err)
