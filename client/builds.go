@@ -17,22 +17,19 @@ import (
 // BuildTemplate queues a build of a template from an image and returns at once.
 func (c *Client) BuildTemplate(ctx context.Context, req api.BuildTemplate) (api.Build, error) {
 	var out api.Build
-	err := c.do(ctx, change(http.MethodPost, pathOf("templates", "build"), req), &out)
-	return out, err
+	return out, c.do(ctx, change(http.MethodPost, pathOf("templates", "build"), req), &out)
 }
 
 // Build returns how far a build is.
 func (c *Client) Build(ctx context.Context, id string) (api.Build, error) {
 	var out api.Build
-	err := c.do(ctx, get(pathOf("templates", "builds", id), nil), &out)
-	return out, err
+	return out, c.do(ctx, get(pathOf("templates", "builds", id), nil), &out)
 }
 
 // Builds lists the project's builds, newest first.
 func (c *Client) Builds(ctx context.Context) ([]api.Build, error) {
 	var out []api.Build
-	err := c.do(ctx, get(pathOf("templates", "builds"), nil), &out)
-	return out, err
+	return out, c.do(ctx, get(pathOf("templates", "builds"), nil), &out)
 }
 
 // FollowBuild hands the lines of a build's log to sink, those to come too, and returns the
@@ -40,21 +37,19 @@ func (c *Client) Builds(ctx context.Context) ([]api.Build, error) {
 func (c *Client) FollowBuild(ctx context.Context, id string, sink func(line string) error) (api.Build, error) {
 	line := 0
 	for n := 0; ; n++ {
-		moved := false
+		before := line
 		res, err := c.send(ctx, get(pathOf("templates", "builds", id, "logs"), url.Values{"follow": {"1"}, "from": {strconv.Itoa(line)}}))
 		if err == nil {
-			began := c.now()
 			err = readBuildLog(res.Body, func(s string) error {
-				line, moved = line+1, true
+				line++
 				return sink(s)
 			})
 			_ = res.Body.Close()
-			moved = moved || c.now().Sub(began) > lastsLong
 		}
 		if err == nil {
 			return c.Build(ctx, id)
 		}
-		if moved {
+		if line > before {
 			n = 0
 		}
 		if !c.again(ctx, n, err) {

@@ -5,12 +5,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -21,8 +21,14 @@ import (
 // buildVersion is set by the build.
 var buildVersion = "dev"
 
-// dbFile is the server's records in the data directory.
-const dbFile = "hutch.db"
+// Files in the data directory; by the first two this machine's command line finds its server.
+const (
+	listenFile   = "listen"
+	adminKeyFile = "admin.key"
+	dbFile       = "hutch.db"
+	lockFile     = "serve.lock"
+	guestImages  = "guest" // directory of the guest agents' images
+)
 
 func main() {
 	maybeRunsc()
@@ -40,7 +46,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
-	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newBench())
+	root.AddCommand(mayDie(newServe()), mayDie(newKeeper()), mayDie(newEgress()), newDoctor(), newLeaks(), newBench(), newChaos())
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)
@@ -61,5 +67,8 @@ func exitCode(err error) int {
 }
 
 func defaultDataDir() string {
-	return cmp.Or(os.Getenv(cli.EnvDataDir), cli.DefaultDataDir)
+	if d := os.Getenv("HUTCH_DATA_DIR"); d != "" {
+		return d
+	}
+	return filepath.Join("/var/lib", "hutch")
 }

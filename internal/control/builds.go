@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // maxQueuedBuilds is how many builds may wait for their turn. One is made at a time: it
@@ -120,6 +122,9 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 	if _, err := c.resources(req.Resources, hutch.Resources{}); err != nil {
 		return hutch.Build{}, err
 	}
+	if _, err := profileOf(req.Profile); err != nil {
+		return hutch.Build{}, err
+	}
 	for {
 		release, taken := c.builds.claims.take(req.ID)
 		if release == nil {
@@ -154,6 +159,7 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 		at.leave()
 		return hutch.Build{}, fmt.Errorf("record build %s: %w", req.ID, err)
 	}
+	failpoint.At(failpoint.BuildRecorded)
 	go func() {
 		defer at.leave()
 		c.runBuild(req, rec, at.turn)
@@ -204,22 +210,27 @@ func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan 
 	}
 	log.begin()
 	t, err := c.cfg.Builder.Build(b.work, req, log.line)
+	failpoint.At(failpoint.BuildMade)
 	if err == nil {
 		err = c.putBuilt(req, &t)
 	}
+	failpoint.At(failpoint.TemplateRecorded)
 	log.end(t, err)
 }
 
-// putBuilt makes the build's result known under its name. A template keeps
-// its aliases.
+// putBuilt makes the build's result known under its name. A template keeps its aliases, and
+// its profile unless the build names one.
 func (c *Control) putBuilt(req hutch.BuildRequest, t *hutch.Template) error {
 	ctx, cancel := finish(c.builds.work, finishTimeout)
 	defer cancel()
-	t.Name, t.BuildID = req.Name, req.ID
+	t.Name, t.BuildID, t.Profile = req.Name, req.ID, req.Profile
 	old, err := c.store.Template(ctx, req.Name)
 	if err == nil {
 		t.Name = old.Name // an alias, maybe
-		t.KeepAliases(old)
+		if t.Aliases == nil {
+			t.Aliases = old.Aliases
+		}
+		t.Profile = cmp.Or(t.Profile, old.Profile)
 	} else if !errors.Is(err, hutch.ErrNotFound) {
 		return fmt.Errorf("read template %s: %w", req.Name, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/id"
 )
 
@@ -55,13 +56,22 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
-	leave, err := c.admission.enter(ctx)
+	if err := c.admission.ask(sb, begun); err != nil {
+		return hutch.Sandbox{}, err
+	}
+	leave, err := c.admission.enter(ctx, sb.Project)
 	if err != nil {
+		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
 	defer leave()
+	if ctx.Err() != nil { // its turn and its caller's leaving came together
+		c.admission.askedInVain(sb.Project)
+		return hutch.Sandbox{}, errLeftQueued(ctx)
+	}
 	c.metrics.CreateStage("queue", time.Since(begun))
-	if err := c.admission.reserve(sb.ID); err != nil {
+	if err := c.admission.reserve(sb); err != nil {
+		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
 	return c.start(ctx, sb, begun)
@@ -96,10 +106,12 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		t := time.Now()
+		failpoint.At(failpoint.CreateBegun)
 		// Not under gctx: a start that fails is recorded too.
 		if err := c.store.CreateSandbox(ctx, sb, event(sb, "sandbox.creating", "template", sb.Template)); err != nil {
 			return fmt.Errorf("record sandbox: %w", err)
 		}
+		failpoint.At(failpoint.CreateRecorded)
 		c.watchers.wake()
 		c.metrics.CreateStage("record", time.Since(t))
 		return nil
@@ -117,6 +129,7 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 		}
 		return hutch.Sandbox{}, startError(err)
 	}
+	failpoint.At(failpoint.CreateMade)
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		c.metrics.CreateStage(name, stages[name])
 	}
@@ -133,6 +146,7 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	}
 	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
 		s.StartedAt, s.Boot, s.BootMode = t, boot, "cold"
+		s.LeasedTo = leaseFrom(t, s.Lease) // its owner hears of it now
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", data...))
 	if errors.Is(err, hutch.ErrStale) { // ended, or killed, in the moment it started
@@ -145,9 +159,11 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 		c.undoStart(ctx, sb)
 		return hutch.Sandbox{}, hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox could not be recorded, and was removed: try again")
 	}
+	failpoint.At(failpoint.CreateFinished)
 	c.metrics.CreateStage("finish", time.Since(t))
 	c.metrics.CreateStage("total", time.Since(begun))
 	c.activity.touch(sb.ID)
+	c.ledger.open(out, t, hutch.UsageTotal{})
 	c.log.Info("running", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "create", "template", sb.Template, "boot_ms", boot.Milliseconds())
 	return out, nil
 }

@@ -24,7 +24,6 @@ package guestclient
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,7 +32,6 @@ import (
 	"net/url"
 	"os"
 	"sync"
-	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
@@ -97,6 +95,9 @@ func (c *Client) Close() error {
 	return c.http.Close()
 }
 
+// Unread reports whether the guest has sent something that has not come to be read yet.
+func (c *Client) Unread() bool { return c.http != nil && c.http.Unread() }
+
 // Hello tells the guest who it is. It must be the first call after every start,
 // restore and adoption.
 func (c *Client) Hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloReply, error) {
@@ -106,22 +107,6 @@ func (c *Client) Hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloRep
 		err = checkHello(&r)
 	}
 	return r, err
-}
-
-// seedBytes is how much randomness a guest is given.
-const seedBytes = 64
-
-// Greet is Hello to the guest of a sandbox of that size which was just started by hand, without
-// a node: at its first epoch, named hostname, with a fresh seed.
-func (c *Client) Greet(ctx context.Context, sb hutch.SandboxID, hostname string, res hutch.Resources) (guestapi.HelloReply, error) {
-	seed := make([]byte, seedBytes)
-	if _, err := rand.Read(seed); err != nil {
-		return guestapi.HelloReply{}, fmt.Errorf("make a seed: %w", err)
-	}
-	return c.Hello(ctx, guestapi.Hello{
-		Protocol: guestapi.ProtocolVersion, Sandbox: sb, Epoch: 1, Hostname: hostname,
-		Time: time.Now().UnixNano(), Seed: seed, CPUs: res.CPUs(), Pids: res.Pids, DiskMB: res.DiskMB,
-	})
 }
 
 // Health asks for a sign of life.

@@ -391,20 +391,6 @@ func TestManySessionsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	c, err := h.Dial(ctx)
-	if err != nil {
-		t.Fatalf("Dial after the race: %v", err)
-	}
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	msg, got := randomBytes(1000), make([]byte, 1000)
-	if _, err := c.Write(msg); err != nil {
-		t.Fatalf("write in the session that is left: %v", err)
-	}
-	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, msg) {
-		t.Errorf("the session that is left: %v, the same bytes: %v", err, bytes.Equal(got, msg))
-	}
 }
 
 func TestHostCloseEndsEverything(t *testing.T) {
@@ -449,5 +435,34 @@ func TestLongStream(t *testing.T) {
 	}
 	if fmt.Sprintf("%x", got.Sum(nil)) != fmt.Sprintf("%x", sent.Sum(nil)) {
 		t.Fatal("the stream was damaged")
+	}
+}
+
+// What the guest has sent and nobody has read is seen, and does not go for it.
+func TestUnread(t *testing.T) {
+	hf, gf := pair(t)
+	h := newHost(t, hf)
+	if h.Unread() {
+		t.Error("of a new stream something is unread")
+	}
+	if _, err := gf.WriteString("left"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if !h.Unread() {
+			t.Error("what was sent is not seen")
+		}
+	}
+	l := NewListener(gf)
+	defer l.Close()
+	dial(t, h, l)
+	if h.Unread() {
+		t.Error("what a new session has dropped is still unread")
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if h.Unread() {
+		t.Error("of a closed stream something is unread")
 	}
 }

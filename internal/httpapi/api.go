@@ -25,7 +25,10 @@ type Services struct {
 	ExecControl ExecControl
 	Guests      Guests
 	Settings    Settings
+	Leases      Leases
+	Leaks       Leaks
 	Meter       Meter
+	Billing     Billing
 	Logs        Logs
 	Templates   Templates
 	Builds      Builds

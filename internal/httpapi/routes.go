@@ -20,6 +20,7 @@ type route struct {
 	maxBody         int64 // 0 = maxBody
 	oversize        error // what a larger body is refused with; nil = too_large
 	changes         bool  // changes something although it is a GET
+	stops           bool  // ends something, once or twice: that is done even if it can't be recorded
 	handle          func(a *API, w http.ResponseWriter, r *http.Request) error
 }
 
@@ -29,12 +30,13 @@ func routes() []route {
 		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, handle: (*API).createSandbox},
 		{method: "GET", pattern: "/v1/sandboxes", scope: hutch.ScopeRead, handle: (*API).listSandboxes},
 		{method: "GET", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRead, handle: (*API).getSandbox},
-		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).killSandbox},
+		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, stops: true, handle: (*API).killSandbox},
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateSandbox},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRead, handle: (*API).getLifecycle},
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateLifecycle},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/pause", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).pauseSandbox},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/resume", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).resumeSandbox},
+		{method: "POST", pattern: "/v1/sandboxes/{id}/renew", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).renewSandbox},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/events", scope: hutch.ScopeRead, handle: (*API).sandboxEvents},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/logs", scope: hutch.ScopeRead, handle: (*API).sandboxLogs},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/usage", scope: hutch.ScopeRead, handle: (*API).usage},
@@ -50,7 +52,7 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/execs/{exec}", scope: hutch.ScopeRead, handle: (*API).getExec},
 		{method: "GET", pattern: "/v1/execs/{exec}/output", scope: hutch.ScopeRead, handle: (*API).execOutput},
 		{method: "GET", pattern: "/v1/execs/{exec}/follow", scope: hutch.ScopeRead, handle: (*API).followExec},
-		{method: "POST", pattern: "/v1/execs/{exec}/cancel", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).cancelExec},
+		{method: "POST", pattern: "/v1/execs/{exec}/cancel", scope: hutch.ScopeRun, once: onceReplay, stops: true, handle: (*API).cancelExec},
 		{method: "POST", pattern: "/v1/execs/{exec}/signal", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).signalExec},
 		// Its offset makes a repetition harmless, and its body may never end.
 		{method: "POST", pattern: "/v1/execs/{exec}/stdin", scope: hutch.ScopeRun, once: onceByItself, handle: (*API).writeStdin},
@@ -91,7 +93,10 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/metrics/overview", scope: hutch.ScopeRead, handle: (*API).overviewSeries},
 		{method: "GET", pattern: "/v1/metrics/sandbox/{id}", scope: hutch.ScopeRead, handle: (*API).sandboxSeries},
 		{method: "GET", pattern: "/v1/stats/boot", scope: hutch.ScopeRead, handle: (*API).bootStats},
+		{method: "GET", pattern: "/v1/usage", scope: hutch.ScopeRead, handle: (*API).usageReport},
 		{method: "GET", pattern: "/v1/audit", scope: hutch.ScopeAdmin, handle: (*API).audit},
+		{method: "GET", pattern: "/v1/leaks", scope: hutch.ScopeAdmin, handle: (*API).leaks},
+		{method: "POST", pattern: "/v1/leaks/sweep", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).sweepLeaks},
 
 		{method: "POST", pattern: "/v1/keys", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).createKey},
 		{method: "GET", pattern: "/v1/keys", scope: hutch.ScopeAdmin, handle: (*API).listKeys},

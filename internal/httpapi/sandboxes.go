@@ -111,7 +111,7 @@ func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if err := refuseUnsupported(in); err != nil {
 		return hutch.CreateSandbox{}, err
 	}
-	out := hutch.CreateSandbox{Template: in.Template, Env: in.Env, Metadata: in.Metadata, Hostname: in.Hostname}
+	out := hutch.CreateSandbox{Template: in.Template, Env: in.Env, Metadata: in.Metadata, Hostname: in.Hostname, Profile: in.Profile}
 	out.Access = hutch.Access{PrivatePorts: in.PrivatePorts, MaskHost: in.MaskHost}
 	if err := checkMaskHost(in.MaskHost); err != nil {
 		return out, err
@@ -123,6 +123,9 @@ func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if out.Resources, err = resources(in); err != nil {
 		return out, err
 	}
+	if out.Budget, err = budget(in.Budget); err != nil {
+		return out, err
+	}
 	ttl, err := seconds("ttl_seconds", in.TTLSeconds, 0, longest)
 	if err != nil {
 		return out, err
@@ -130,7 +133,10 @@ func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if in.TTLSeconds != nil {
 		out.TTL = &ttl
 	}
-	out.IdleTimeout, err = seconds("idle_timeout_seconds", in.IdleTimeoutSeconds, 0, longest)
+	if out.IdleTimeout, err = seconds("idle_timeout_seconds", in.IdleTimeoutSeconds, 0, longest); err != nil {
+		return out, err
+	}
+	out.Lease, err = seconds("lease_seconds", in.LeaseSeconds, 0, longest)
 	return out, err
 }
 

@@ -88,6 +88,19 @@ type Meter interface {
 	BootStats(ctx context.Context, project hutch.ProjectID) ([]hutch.BootStat, error)
 }
 
+// Billing says what was used.
+type Billing interface {
+	// UsageIntervals returns a page of intervals, cut at the bounds asked for, and the cursor
+	// of the next, empty on the last.
+	UsageIntervals(ctx context.Context, q hutch.UsageQuery) ([]hutch.Usage, string, error)
+	// UsageBySandbox returns a page of sums, one for each sandbox.
+	UsageBySandbox(ctx context.Context, q hutch.UsageQuery) ([]hutch.SandboxUsage, string, error)
+	// UsageTotal is the sum of all pages.
+	UsageTotal(ctx context.Context, q hutch.UsageQuery) (hutch.UsageTotal, error)
+	// RateCard is what the operator charges; nil = it has not said.
+	RateCard() *hutch.RateCard
+}
+
 // Logs reads what a sandbox's commands wrote.
 type Logs interface {
 	// Logs hands lines to sink until there are no more, sink fails or ctx ends.

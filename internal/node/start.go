@@ -11,6 +11,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/cleanup"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // undoTimeout bounds the undoing of a half-done start: a kill takes 4 ms, and on a
@@ -35,7 +36,7 @@ func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]
 		}
 		return nil, err
 	}
-	n.hold(b)
+	n.hold(ctx, b, c)
 	return stages, nil
 }
 
@@ -55,15 +56,17 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox) (*box, map[string]t
 	defer undo.Run()
 	lap("machine")
 
-	b := newBox(n.work, rec, sb)
+	b := newBox(n, rec, sb)
 	undo.Add(func() { _ = b.guest.Close() })
 	if err := n.bringUp(ctx, b); err != nil {
 		return nil, nil, err
 	}
+	failpoint.At(failpoint.StartUp)
 	lap("start")
 	if err := b.sayHello(ctx); err != nil {
 		return nil, nil, fmt.Errorf("greet guest: %w", err)
 	}
+	failpoint.At(failpoint.StartGreeted)
 	lap("guest")
 	if s, ok := sb.(interface {
 		Stages() map[string]time.Duration
@@ -85,12 +88,14 @@ func (n *Node) bringUp(ctx context.Context, b *box) error {
 		if err := n.keeper.Put(gctx, b.id, b.epoch, h, b.deadline); err != nil {
 			return fmt.Errorf("store handles: %w", err)
 		}
+		failpoint.At(failpoint.StartKept)
 		return nil
 	})
 	g.Go(func() error {
 		if err := n.egress.Attach(gctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
 			return fmt.Errorf("attach link: %w", err)
 		}
+		failpoint.At(failpoint.StartLinked)
 		return nil
 	})
 	g.Go(func() error {
@@ -113,7 +118,7 @@ func (n *Node) spec(rec hutch.Sandbox) (runtime.Spec, error) {
 func (n *Node) specOf(rec hutch.Sandbox, image string) runtime.Spec {
 	return runtime.Spec{
 		ID: rec.ID, Image: image, Guest: n.cfg.Guest,
-		Resources: rec.Resources, Hostname: rec.Hostname,
+		Resources: rec.Resources, Hostname: rec.Hostname, Profile: rec.Profile,
 	}
 }
 
@@ -121,16 +126,19 @@ func (n *Node) specOf(rec hutch.Sandbox, image string) runtime.Spec {
 func (n *Node) undoCreate(ctx context.Context, id hutch.SandboxID, sb runtime.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if err := errors.Join(sb.Kill(ctx), n.forget(ctx, id)); err != nil {
+	killed := sb.Kill(ctx)
+	failpoint.At(failpoint.UndoKilled)
+	if err := errors.Join(killed, n.forget(ctx, id)); err != nil {
 		n.log.Error("a half-started sandbox could not be removed; the next sweep will try again", "op", "start", "sandbox", id, "error", err)
 	}
 }
 
-// coming is a sandbox that is being started or taken over.
+// coming is a sandbox that is being started, taken over or swept.
 type coming struct {
 	id    hutch.SandboxID
 	epoch hutch.Epoch
 	abort context.CancelCauseFunc
+	fills fills         // when it began
 	done  chan struct{} // closed once it is in service, or nothing is left of it
 }
 
@@ -146,7 +154,7 @@ func (n *Node) reserve(ctx context.Context, rec hutch.Sandbox) (context.Context,
 		return nil, nil, hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", rec.ID)
 	}
 	ctx, abort := context.WithCancelCause(ctx)
-	c := &coming{id: rec.ID, epoch: rec.Epoch, abort: abort, done: make(chan struct{})}
+	c := &coming{id: rec.ID, epoch: rec.Epoch, abort: abort, fills: n.fills, done: make(chan struct{})}
 	n.comes[rec.ID] = c
 	return ctx, c, nil
 }
@@ -179,12 +187,24 @@ func (n *Node) abortStart(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	}
 }
 
-// hold takes the box into service and begins to watch it.
-func (n *Node) hold(b *box) {
+// hold takes the box into service and begins to watch it. A companion that was replaced since
+// its coming began was given what was in service then, and is given this one now.
+func (n *Node) hold(ctx context.Context, b *box, c *coming) {
 	n.mu.Lock()
 	n.boxes[b.id] = b
+	now := n.fills
 	n.mu.Unlock()
 	n.wg.Go(func() { n.watch(b) })
+	var errs []error
+	if now.keeper != c.fills.keeper {
+		errs = append(errs, n.keep(ctx, b))
+	}
+	if now.egress != c.fills.egress {
+		errs = append(errs, n.link(ctx, b))
+	}
+	if err := errors.Join(errs...); err != nil {
+		n.log.Error("a new companion was not given a sandbox that was coming", "sandbox", b.id, "op", "refill", "error", err)
+	}
 }
 
 // stopwatch returns a function that books the time since its last call under a name.

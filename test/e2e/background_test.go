@@ -122,10 +122,10 @@ func TestCaseB08StreamEndsWithTheSandbox(t *testing.T) {
 		})
 		ended <- ending{end, err}
 	}()
-	received(t, "the stream has begun", began)
+	<-began
 	s.killSentry(t, sb.ID)
 	within(t, 5*time.Second, "the stream's end", func() {
-		e := received(t, "the stream has ended", ended)
+		e := <-ended
 		if e.err != nil || e.end.EndReason != hutch.ExecSandboxGone {
 			t.Errorf("got %v, %+v; want sandbox_gone", e.err, e.end)
 		}

@@ -189,8 +189,7 @@ func (c *Client) Stdin(ctx context.Context, id hutch.ExecID, offset int64, r io.
 	}
 	defer resp.Body.Close()
 	var reply guestapi.StdinReply
-	err = json.NewDecoder(resp.Body).Decode(&reply)
-	return reply, err
+	return reply, json.NewDecoder(resp.Body).Decode(&reply)
 }
 
 // Processes lists the processes inside, or those of one command.

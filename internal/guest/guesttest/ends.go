@@ -1,6 +1,7 @@
 package guesttest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -164,14 +165,13 @@ func testStops(t *testing.T, c *Client) {
 		gone(t, c, s.ID)
 	})
 	t.Run("grace 0 kills at once, also over a stop under way", func(t *testing.T) {
-		s := c.Start(t, hutch.ExecSpec{Cmd: "trap 'echo told' TERM; echo on; while :; do sleep 0.1; done", Background: true})
-		Eventually(t, 10*time.Second, "it has begun", func() bool { return c.Status(t, s.ID).Stdout == 3 })
+		s := c.Start(t, hutch.ExecSpec{Cmd: "trap '' TERM; echo on; while :; do sleep 1; done", Background: true})
+		Eventually(t, 10*time.Second, "it has begun", func() bool { return c.Status(t, s.ID).Stdout > 0 })
 		begin := time.Now()
 		done := make(chan error, 1)
 		go func() {
 			done <- c.Call(t.Context(), "POST", path(s.ID, "/stop"), guestapi.Stop{Grace: int64(50 * time.Second)}, nil)
 		}()
-		Eventually(t, 10*time.Second, "the first stop is under way", func() bool { return c.Status(t, s.ID).Stdout == 8 })
 		r := c.Stop(t, s.ID, guestapi.Stop{}).Result
 		if r.ExitCode != 137 || r.Signal != "KILL" {
 			t.Errorf("%+v", r)
@@ -383,6 +383,16 @@ func testRelieve(t *testing.T, c *Client) {
 	}
 	if !c.Status(t, small.ID).Running {
 		t.Error("the small one was ended too")
+	}
+	// Each process costs the host something, whatever it uses itself.
+	crowd := c.Start(t, hutch.ExecSpec{Cmd: "for i in 1 2 3 4 5 6 7 8; do sleep 600 & done; echo made; wait"})
+	Eventually(t, 30*time.Second, "the crowd is there", func() bool { return c.Status(t, crowd.ID).Stdout > 0 })
+	if c.must(t, "POST", guestapi.PathRelieve, nil, &st); st.ID != crowd.ID || st.Result == nil || st.Result.End != hutch.ExecOOM {
+		t.Errorf("of a crowd and one that is alone: %+v %+v", st, st.Result)
+	}
+	var e *hutch.Error
+	if err := c.Call(t.Context(), "POST", guestapi.PathRelieve, nil, &st); !errors.As(err, &e) || e.Code != hutch.CodeNotFound || !c.Status(t, small.ID).Running {
+		t.Errorf("what holds next to nothing was ended: %v", err)
 	}
 }
 

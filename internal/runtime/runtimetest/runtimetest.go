@@ -60,6 +60,10 @@ type Commands struct {
 	Write func(file, text string) string // writes text and a newline to file
 	Read  func(file string) string       // prints file, and fails if there is none
 	File  string                         // an absolute path that can be written
+	ID    string                         // prints the number of the user it runs as
+	// System is an absolute path that only root can write, and that is no place of a locked
+	// sandbox's.
+	System string
 }
 
 // Shell is for guests with a POSIX shell.
@@ -69,6 +73,9 @@ var Shell = Commands{
 	Write: func(file, text string) string { return "echo " + text + " > " + file },
 	Read:  func(file string) string { return "cat " + file },
 	File:  "/tmp/contract",
+	ID:    "id -u",
+
+	System: "/etc/contract",
 }
 
 // Run checks the Runtime that f makes. The checks run one after the other: sandboxes
@@ -107,6 +114,11 @@ var checks = []struct {
 	{"checkpoint: or it ends", checkpointEnds},
 	{"checkpoint: a failed one leaves the source running", failedCheckpoint},
 	{"restore: into other ids, with state, unidentified, independent", restoreIntoOthers},
+
+	{"profile: one that there is not", unknownProfile},
+	{"profile: root is root", rootIsRoot},
+	{"profile: locked is nobody's root", lockedIsLocked},
+	{"profile: a snapshot is good for its own", profileOfSnapshot},
 
 	{"kill: in every state", killInEveryState},
 	{"kill: twice and all at once", killConcurrently},

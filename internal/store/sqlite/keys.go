@@ -52,8 +52,7 @@ func (s *Store) Keys(ctx context.Context) ([]hutch.APIKey, error) {
 		return nil, s.fail(ctx, err, "list keys")
 	}
 	list, err := collect(rows, func(r *sql.Rows) (k hutch.APIKey, err error) {
-		err = r.Scan(keyDest(&k)...)
-		return k, err
+		return k, r.Scan(keyDest(&k)...)
 	})
 	return list, s.fail(ctx, err, "list keys")
 }

@@ -58,6 +58,14 @@ type Usage struct {
 	MemoryPeak  int64 // most bytes charged at once
 	MemoryLimit int64 // bytes
 	OOMKills    int64 // processes the kernel ended over the memory limit
+	Pids        Pids
+}
+
+// Pids is what the kernel counts of a group's processes and threads.
+type Pids struct {
+	Peak    int64 // most at once; 0 where the kernel keeps none and none was refused
+	Limit   int64
+	Refused int64 // how many the limit has refused
 }
 
 // Tree is the place below which groups are made.
@@ -249,6 +257,18 @@ func (t *Tree) List() ([]string, error) {
 	return names, nil
 }
 
+// Made returns when the group called name was made; of the directory that groups are made in,
+// if name is empty. It is zero if there is none.
+func (t *Tree) Made(name string) time.Time {
+	var first time.Time
+	for _, d := range t.dirs(name) {
+		if fi, err := os.Stat(d); err == nil && (first.IsZero() || fi.ModTime().Before(first)) {
+			first = fi.ModTime()
+		}
+	}
+	return first
+}
+
 // Remove removes the directory that groups are made in. It refuses while there are groups
 // in it; that there is none is fine. A later Create makes it anew.
 func (t *Tree) Remove() error {
@@ -322,6 +342,25 @@ func (g *Group) Procs() ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// Threads returns the threads in the group, by the numbers that /proc knows them by.
+func (g *Group) Threads() ([]int, error) {
+	name := "tasks"
+	if g.tree.v2 {
+		name = "cgroup.threads"
+	}
+	b, err := os.ReadFile(filepath.Join(g.dir("cpu"), name))
+	if err != nil {
+		return nil, err
+	}
+	var ids []int
+	for _, s := range strings.Fields(string(b)) {
+		if id, err := strconv.Atoi(s); err == nil && id > 0 {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // Kill sends every process of the group SIGKILL and does not wait for their end.
