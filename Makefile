@@ -15,7 +15,7 @@ TOOLS          := bin/tools
 export HUTCH_CACHE_DIR ?= /var/cache/hutch
 export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
 
-.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench soak fault fuzz base templates clean
+.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench soak fuzz base templates clean
 
 build: setup guest ## bin/hutch: the whole platform in one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/hutch ./cmd/hutch
@@ -77,11 +77,6 @@ soak: build base ## 2,000 sandboxes made, used and ended, nothing may be left of
 	bin/hutch bench cycles -n 2000 --concurrency 8 --out docs/bench/cycles.json
 	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
 	HUTCH_SOAK=1 go test -race -timeout 3h ./...
-
-fault: build base ## a server killed at every failpoint, then ten minutes of chaos; raw results to docs/fault/
-	mkdir -p docs/fault
-	HUTCH_FAULT=$(CURDIR)/docs/fault/walk.json go test -race -count 1 -timeout 2h -run '^TestFaultWalk$$' ./test/e2e
-	bin/hutch chaos --for 10m --out docs/fault/chaos.json
 
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
 	tools/fuzz $${FUZZTIME:-30s}

@@ -101,15 +101,21 @@ type Sandbox struct {
 	ActiveAt  time.Time // last activity, for the idle timeout
 	LeasedTo  time.Time // it ends then unless its owner renews the lease; zero without one
 
-	EndReason SandboxEnd // empty until dead; while it is being killed, why, unless somebody asked for it
+	EndReason SandboxEnd // empty until dead
 	EndDetail string     // a sentence for the tenant; may be empty
 	EndedAt   time.Time
 
-	BootMode string        // "cold"
+	BootMode string        // BootCold or BootPrepared
 	Boot     time.Duration // create call to guest answering
 
 	Access Access
 }
+
+// What a sandbox's machine was when it was asked for.
+const (
+	BootCold     = "cold"     // not there: it was made for it
+	BootPrepared = "prepared" // made ahead, with nothing running in it; it was booted for it
+)
 
 // SecretMetadata reports whether the metadata of that key is set, found by, and never read
 // back.
@@ -156,7 +162,7 @@ type Template struct {
 	Recipe    string // hash of what it was built from
 	Defaults  ProcessDefaults
 	Resources Resources // defaults for sandboxes made from it
-	Profile   Profile   // of sandboxes that do not ask for one; empty = the project's, else [ProfileRoot]
+	Profile   Profile   // of sandboxes that do not ask for one; empty = [ProfileRoot]
 	CreatedAt time.Time
 
 	Aliases     []string // other names it answers to; no two templates share one

@@ -6,7 +6,7 @@ import (
 	"hutch.dev/hutch"
 )
 
-// Leaks is the answer of GET /v1/leaks and POST /v1/leaks/sweep.
+// Leaks is the answer of GET /v1/leaks.
 type Leaks struct {
 	Leaks []Leak `json:"leaks"` // what is there and should not be, or the other way round
 	Swept []Leak `json:"swept"` // what was, and was removed by this call

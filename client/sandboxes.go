@@ -112,16 +112,15 @@ func (c *Client) Renew(ctx context.Context, id hutch.SandboxID) (api.Lifecycle, 
 	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(id), "renew"), nil), &out)
 }
 
-// Leaks compares the server's records with what is on its host. It needs a key of scope admin.
-func (c *Client) Leaks(ctx context.Context) (api.Leaks, error) {
+// Leaks compares the server's records with what is on its host. With sweep it removes what
+// nobody accounts for. It needs a key of scope admin.
+func (c *Client) Leaks(ctx context.Context, sweep bool) (api.Leaks, error) {
 	var out api.Leaks
-	return out, c.do(ctx, get(pathOf("leaks"), nil), &out)
-}
-
-// SweepLeaks is Leaks, and removes what is left of sandboxes that are not on record.
-func (c *Client) SweepLeaks(ctx context.Context) (api.Leaks, error) {
-	var out api.Leaks
-	return out, c.do(ctx, change(http.MethodPost, pathOf("leaks", "sweep"), nil), &out)
+	q := url.Values{}
+	if sweep {
+		q.Set("sweep", "true")
+	}
+	return out, c.do(ctx, get(pathOf("leaks"), q), &out)
 }
 
 // Update changes metadata and access of a sandbox; what is left out of req stays.

@@ -150,12 +150,11 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 
 	guestDir, srv := dir, bench.Server{URL: cfg.url, Key: os.Getenv(cli.EnvKey), HTTP: cfg.httpClient()}
 	if srv.URL == "" {
-		var s *ownServer
+		start := startOwnServer
 		if cfg.inside {
-			s, err = startServerInside(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
-		} else {
-			s, err = startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
+			start = startServerInside
 		}
+		s, err := start(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
 		if err != nil {
 			return err
 		}

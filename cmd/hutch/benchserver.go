@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,12 +48,13 @@ func serveArgs(dir, cacheDir string) []string {
 	return []string{
 		"--data-dir", dir, "--cache-dir", cacheDir, "--listen", "127.0.0.1:0",
 		"--max-sandboxes", strconv.Itoa(2 * maxCrowd), "--overcommit", "1000",
+		"--prepare", "0", // every start that is measured is cold
 	}
 }
 
 // startOwnServer starts a server on a free port of the loopback interface and returns
-// once it is ready. More are arguments that it is given as well. If it fails, nothing of it is left but dir.
-func startOwnServer(ctx context.Context, dir, cacheDir string, more ...string) (*ownServer, error) {
+// once it is ready. If it fails, nothing of it is left but dir.
+func startOwnServer(ctx context.Context, dir, cacheDir string) (*ownServer, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func startOwnServer(ctx context.Context, dir, cacheDir string, more ...string) (
 	defer log.Close()
 	s := &ownServer{dir: dir, exited: make(chan struct{})}
 	// It is not killed with ctx: it is asked to end, after its sandboxes.
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, slices.Concat([]string{"serve"}, serveArgs(dir, cacheDir), more)...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, append([]string{"serve"}, serveArgs(dir, cacheDir)...)...)
 	cmd.Stderr = log
 	// A Ctrl-C is for us alone: the server is ended when its sandboxes are.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -14,7 +14,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/x/backoff"
-	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -133,11 +132,9 @@ func (c *companion[C]) run(ctx context.Context) error {
 		for n := 0; ctx.Err() == nil; n++ {
 			err := c.open(ctx)
 			if err == nil {
-				failpoint.At(failpoint.CompanionEmpty)
 				err = c.refill(ctx)
 			}
 			if err == nil {
-				failpoint.At(failpoint.CompanionFilled)
 				c.setDown(nil)
 				break
 			}

@@ -89,10 +89,7 @@ func (c leaksConfig) look(ctx context.Context) (api.Leaks, error) {
 		if err != nil {
 			return api.Leaks{}, err
 		}
-		if c.sweep {
-			return cl.SweepLeaks(ctx)
-		}
-		return cl.Leaks(ctx)
+		return cl.Leaks(ctx, c.sweep)
 	}
 	if c.sweep {
 		return api.Leaks{}, errors.New("no server runs here, and it is the server that sweeps: start `hutch serve`, which does so at its start")
@@ -223,14 +220,8 @@ func (c serveConfig) leftovers(b *template.Builder) func(context.Context) ([]hut
 		if err != nil {
 			return nil, err
 		}
-		for _, dir := range []string{c.dataDir, filepath.Join(c.dataDir, guestImages)} {
-			own, err := template.HalfWritten(dir)
-			if err != nil {
-				return nil, err
-			}
-			built = append(built, own...)
-		}
-		return built, nil
+		own, err := template.HalfWritten(c.dataDir)
+		return append(built, own...), err
 	}
 }
 

@@ -27,7 +27,6 @@ const (
 	adminKeyFile = "admin.key"
 	dbFile       = "hutch.db"
 	lockFile     = "serve.lock"
-	guestImages  = "guest" // directory of the guest agents' images
 )
 
 func main() {
@@ -46,7 +45,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
-	root.AddCommand(mayDie(newServe()), mayDie(newKeeper()), mayDie(newEgress()), newDoctor(), newLeaks(), newBench(), newChaos())
+	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newLeaks(), newBench())
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,7 +35,6 @@ import (
 	"hutch.dev/hutch/internal/store/sqlite"
 	"hutch.dev/hutch/internal/template"
 	"hutch.dev/hutch/internal/x/atomicfile"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // drainTimeout is how long a server that is told to stop takes to end at the most. First
@@ -52,12 +52,9 @@ type serveConfig struct {
 	// maxUpload is the largest file or archive that one call may send, in bytes; 0 = any.
 	maxUpload int64
 	control   control.Config
-	// projectCPUs is what all sandboxes of a project may use together; 0 = any number.
-	projectCPUs int
-	rateCard    string            // file of what is charged; empty = nothing is
-	profiles    map[string]string // of sandboxes that ask for none, by project
-	recipes     string            // directory of further recipes
-	builds      template.ServiceConfig
+	rateCard  string // file of what is charged; empty = nothing is
+	recipes   string // directory of further recipes
+	builds    template.ServiceConfig
 	// unresponsive says what becomes of a sandbox whose guest has not answered for
 	// unresponsiveAfter: keepSilent or endSilent.
 	unresponsive      string
@@ -74,6 +71,9 @@ const (
 // every CPU taken has been seen to need two seconds.
 const leastPatience = 10 * time.Second
 
+// maxPrepare bounds what an operator keeps ready: each takes the memory of an idle sandbox.
+const maxPrepare = 256
+
 // check refuses what cannot be meant.
 func (c serveConfig) check() error {
 	switch {
@@ -89,10 +89,10 @@ func (c serveConfig) check() error {
 		return fmt.Errorf("--overcommit must be more than 0 and at most 10000, not %v", c.control.Overcommit)
 	case c.control.MemoryReserveMB < 0:
 		return fmt.Errorf("--memory-reserve must not be negative, but is %d", c.control.MemoryReserveMB)
-	case c.control.ProjectSandboxes < 0 || c.projectCPUs < 0 || c.control.ProjectMemoryMB < 0 || c.control.ProjectCreates < 0:
-		return errors.New("--project-max-sandboxes, --project-max-cpus, --project-max-memory and --project-creates-per-minute must not be negative")
-	case c.projectCPUs > 1_000_000:
-		return errors.New("--project-max-cpus must be at most 1000000, or 0 for any number")
+	case c.control.ProjectSandboxes < 0 || c.control.ProjectCreates < 0:
+		return errors.New("--project-max-sandboxes and --project-creates-per-minute must not be negative")
+	case c.control.Prepare < 0 || c.control.Prepare > maxPrepare:
+		return fmt.Errorf("--prepare must be from 0 to %d, not %d", maxPrepare, c.control.Prepare)
 	case c.control.ProjectCreates > 60_000:
 		return errors.New("--project-creates-per-minute must be at most 60000, or 0 for any number")
 	}
@@ -123,9 +123,6 @@ func newServe() *cobra.Command {
 			if err := cfg.readRates(); err != nil {
 				return err
 			}
-			if err := cfg.readProfiles(); err != nil {
-				return err
-			}
 			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
 			// that likes. Whoever made the call is told.
 			stdlog.SetOutput(io.Discard)
@@ -152,12 +149,10 @@ func newServe() *cobra.Command {
 	f.IntVar(&cfg.control.MaxSandboxes, "max-sandboxes", 1000, "most sandboxes alive at once")
 	f.DurationVar(&cfg.control.MaxAge, "max-age", 0, "longest life of a sandbox from its creation, however often it is extended; 0 is none")
 	f.IntVar(&cfg.control.ProjectSandboxes, "project-max-sandboxes", 0, "most sandboxes alive at once of one project; 0 is any number")
-	f.IntVar(&cfg.projectCPUs, "project-max-cpus", 0, "most CPUs that all sandboxes of one project alive at once may use; 0 is any number")
-	f.IntVar(&cfg.control.ProjectMemoryMB, "project-max-memory", 0, "MiB of memory that all sandboxes of one project alive at once may use; 0 is any number")
 	f.IntVar(&cfg.control.ProjectCreates, "project-creates-per-minute", 0, "most sandboxes that one project may make in a minute; 0 is any number")
-	f.StringToStringVar(&cfg.profiles, "project-profile", nil, "profile of a project's sandboxes for which neither request nor template says one, PROJECT=root or PROJECT=locked; may be repeated")
 	f.Float64Var(&cfg.control.Overcommit, "overcommit", control.DefaultOvercommit, "how many times the machine's memory, less the reserve, is given out to sandboxes")
 	f.IntVar(&cfg.control.MemoryReserveMB, "memory-reserve", 0, "MiB of the machine's memory that sandboxes do not get (default: a twentieth, at least 512)")
+	f.IntVar(&cfg.control.Prepare, "prepare", runtime.NumCPU(), "most machines kept ready for sandboxes like those that were asked for in the last 5 minutes, as many as were; 0 is none")
 	f.StringVar(&cfg.unresponsive, "unresponsive", endSilent, "what becomes of a sandbox that does not answer: keep or end")
 	f.DurationVar(&cfg.unresponsiveAfter, "unresponsive-after", time.Minute, "how long a sandbox may not answer before it is ended")
 	f.DurationVar(&cfg.control.ReconcileEvery, "reconcile-every", time.Minute, "how often records are compared with what is on the machine, and remains removed")
@@ -190,7 +185,6 @@ type server struct {
 	egress  *companion[*egress.Client]
 	control *control.Control
 	rt      *gvisor.Runtime
-	builder *template.Builder
 	node    *node.Node
 	metrics *obs.Metrics
 	reg     *prometheus.Registry
@@ -210,13 +204,9 @@ func newServer(ctx context.Context, cfg serveConfig, log *slog.Logger) (_ *serve
 	if s.lock, err = lockDir(cfg.dataDir); err != nil {
 		return nil, err
 	}
-	if err := removeHalfWritten(cfg.dataDir, filepath.Join(cfg.dataDir, guestImages)); err != nil {
-		return nil, err
-	}
 	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.dataDir, dbFile)); err != nil {
 		return nil, err
 	}
-	failpoint.At(failpoint.ServeRecordsOpen)
 	s.keys = auth.New(s.store, time.Now)
 	if s.tokens, err = auth.OpenSandboxTokens(ctx, s.store); err != nil {
 		return nil, err
@@ -224,7 +214,6 @@ func newServer(ctx context.Context, cfg serveConfig, log *slog.Logger) (_ *serve
 	if err := s.openCompanions(ctx); err != nil {
 		return nil, err
 	}
-	failpoint.At(failpoint.ServeCompanionsUp)
 	if err := s.openNode(); err != nil {
 		return nil, err
 	}
@@ -278,11 +267,11 @@ func (s *server) openCompanions(ctx context.Context) error {
 }
 
 func (s *server) openNode() error {
-	dir := filepath.Join(s.cfg.dataDir, guestImages)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	guestDir := filepath.Join(s.cfg.dataDir, "guest")
+	if err := os.MkdirAll(guestDir, 0o700); err != nil {
 		return err
 	}
-	guest, _, err := guestimage.Write(dir)
+	guest, _, err := guestimage.Write(guestDir)
 	if err != nil {
 		return err
 	}
@@ -296,17 +285,16 @@ func (s *server) openNode() error {
 	builds := builderConfig(s.cfg.imageDir())
 	builds.Recipes = s.cfg.recipes
 	builder := template.New(builds, images, s.log)
-	s.builder = builder
 	s.cfg.control.Builder = template.NewService(builder, s.cfg.builds)
 	if filepath.Clean(s.cfg.imageDir()) == filepath.Clean(s.cfg.dataDir) { // else others may share them
 		s.cfg.control.Images = imagesPort{images}
 	}
 	s.cfg.control.HostMemory = hostMemory
-	s.cfg.control.ProjectMilliCPU = s.cfg.projectCPUs * 1000
 	s.control = control.New(s.cfg.control, s.store, s.metrics, s.log)
 	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log, Temp: s.cfg.leftovers(builder), EndSilent: s.cfg.silence()},
 		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
 	s.control.Attach(s.node)
+	obs.Prepared(s.reg, func() int { return len(s.node.Prepared()) })
 	return nil
 }
 
@@ -320,7 +308,6 @@ func (s *server) adminKey(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the first key: %w", err)
 	}
-	failpoint.At(failpoint.ServeKeyOnRecord)
 	return atomicfile.Write(path, []byte(plain+"\n"), 0o600)
 }
 
@@ -336,7 +323,6 @@ func (s *server) run(told context.Context) error {
 	if err := atomicfile.Write(filepath.Join(s.cfg.dataDir, listenFile), []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
 		return err
 	}
-	failpoint.At(failpoint.ServeListening)
 	g, ctx := errgroup.WithContext(ctx)
 	h, closeAPIs := s.handler(ln.Addr())
 	defer closeAPIs()
@@ -368,7 +354,6 @@ func (s *server) run(told context.Context) error {
 	g.Go(func() error { return s.egress.run(ctx) })
 	g.Go(func() error { return s.node.Run(ctx) })
 	g.Go(func() error {
-		s.builder.Sweep() // what the last run was building is on record as failed by now, or will be
 		if err := s.control.Recover(ctx); err != nil {
 			return fmt.Errorf("take over the sandboxes of the last run: %w", err)
 		}
@@ -409,23 +394,6 @@ func cgroupParent(dataDir string) string {
 	}
 	sum := sha256.Sum256([]byte(dataDir))
 	return "hutch-" + hex.EncodeToString(sum[:6])
-}
-
-// removeHalfWritten removes what a server that was killed left of files that it was writing in
-// dirs. Nobody else writes there, and whoever calls it has the data directory's lock.
-func removeHalfWritten(dirs ...string) error {
-	for _, dir := range dirs {
-		halves, err := template.HalfWritten(dir)
-		if err != nil {
-			return err
-		}
-		for _, h := range halves {
-			if err := os.Remove(h.Name); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // lockDir makes sure that one server works in a data directory. The lock goes with the process.

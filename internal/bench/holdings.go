@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"hutch.dev/hutch/client"
+
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 const (
@@ -211,7 +212,7 @@ func (h *Host) takeRecords(open map[string]int) map[string]int {
 }
 
 // number is what makes descriptors of one kind look different.
-var number = regexp.MustCompile(`\d+`)
+var number = pattern.New(`\d+`)
 
 // descriptors counts what a process has open by what it is, without the one it takes to look.
 func descriptors(pid int) (map[string]int, error) {

@@ -87,7 +87,7 @@ func newCreate(a *app) *cobra.Command {
 	f.Var(&memory, "memory", "memory: MiB, or like 2G")
 	f.Var(&disk, "disk", "cap of what it may write: MiB, or like 10G")
 	f.StringVar(&tier, "disk-tier", "", "where that is kept: disk or memory")
-	f.StringVar((*string)(&req.Profile), "profile", "", "what its commands may do within it: root, or locked (default: the template's, else the project's)")
+	f.StringVar((*string)(&req.Profile), "profile", "", "what its commands may do within it: root, or locked (default: the template's)")
 	f.IntVar(&pids, "pids", 0, "most processes and threads at once")
 	f.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE for every command, or KEY to take it from here")
 	f.StringArrayVarP(&metadata, "metadata", "m", nil, "KEY=VALUE to find it by")

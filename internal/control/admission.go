@@ -24,27 +24,17 @@ type admission struct {
 	queue    *fairQueue[*queued]
 	rates    *rates
 	alive    map[hutch.SandboxID]living // has a machine, or is being given one
-	projects map[hutch.ProjectID]taken  // what each project's of them take
+	projects map[hutch.ProjectID]int    // how many of them are each project's
 	memoryMB int                        // what they may use, in all
 	over     chan struct{}              // closed once stopped and nothing is being started
+	spares   map[hutch.SandboxID]int    // memory of the machines that are prepared for nobody yet
+	spareMB  int                        // the sum of it
 }
 
 // living is what a sandbox takes of the limits.
 type living struct {
-	project hutch.ProjectID
-	taken   taken
-}
-
-// taken is what sandboxes take of the limits, in sum.
-type taken struct{ sandboxes, milliCPU, memoryMB int }
-
-func takenBy(sb hutch.Sandbox) taken {
-	return taken{1, sb.Resources.MilliCPU, sb.Resources.MemoryMB}
-}
-
-// plus is both together; times is 1, or -1 to take o away.
-func (t taken) plus(o taken, times int) taken {
-	return taken{t.sandboxes + times*o.sandboxes, t.milliCPU + times*o.milliCPU, t.memoryMB + times*o.memoryMB}
+	project  hutch.ProjectID
+	memoryMB int
 }
 
 // queued is a create that waits. Its channel is told nil when its turn has come.
@@ -53,7 +43,8 @@ type queued struct{ turn chan error }
 func newAdmission(cfg Config, report func(int)) *admission {
 	return &admission{
 		cfg: cfg, report: report, free: cfg.Creates, queue: newFairQueue[*queued](cfg.Queue), rates: newRates(cfg.ProjectCreates),
-		alive: map[hutch.SandboxID]living{}, projects: map[hutch.ProjectID]taken{}, over: make(chan struct{}),
+		alive: map[hutch.SandboxID]living{}, projects: map[hutch.ProjectID]int{}, over: make(chan struct{}),
+		spares: map[hutch.SandboxID]int{},
 	}
 }
 
@@ -98,6 +89,7 @@ func (a *admission) reserve(sb hutch.Sandbox) error {
 	if err := a.roomLocked(sb, host); err != nil {
 		return err
 	}
+	a.unspareLocked(sb.ID)
 	a.countLocked(sb)
 	return nil
 }
@@ -112,10 +104,9 @@ func (a *admission) restore(sb hutch.Sandbox) {
 }
 
 func (a *admission) countLocked(sb hutch.Sandbox) {
-	t := takenBy(sb)
-	a.alive[sb.ID] = living{sb.Project, t}
-	a.projects[sb.Project] = a.projects[sb.Project].plus(t, 1)
-	a.memoryMB += t.memoryMB
+	a.alive[sb.ID] = living{sb.Project, sb.Resources.MemoryMB}
+	a.projects[sb.Project]++
+	a.memoryMB += sb.Resources.MemoryMB
 }
 
 // unreserve gives a place back, once: whoever sees a sandbox end may call it.
@@ -127,10 +118,8 @@ func (a *admission) unreserve(id hutch.SandboxID) {
 		return
 	}
 	delete(a.alive, id)
-	a.memoryMB -= l.taken.memoryMB
-	left := a.projects[l.project].plus(l.taken, -1)
-	a.projects[l.project] = left
-	if left.sandboxes == 0 {
+	a.memoryMB -= l.memoryMB
+	if a.projects[l.project]--; a.projects[l.project] == 0 {
 		delete(a.projects, l.project)
 	}
 }
@@ -160,12 +149,7 @@ func (a *admission) enter(ctx context.Context, p hutch.ProjectID) (leave func(),
 	if !waited && <-q.turn == nil { // its turn came in the same moment
 		a.leave()
 	}
-	return nil, errLeftQueued(ctx)
-}
-
-// errLeftQueued is what nobody hears any more.
-func errLeftQueued(ctx context.Context) error {
-	return hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left while the create was queued: nothing was made")
+	return nil, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left while the create was queued: nothing was made")
 }
 
 // line takes a start, or a place in the queue: nil if there was no need for one.

@@ -180,46 +180,6 @@ func TestAdmissionHoldsProjectsToTheirLimits(t *testing.T) {
 	}
 }
 
-// What a project's sandboxes may use in sum is a limit like their number, and one that would not
-// fit alone is told so.
-func TestAdmissionHoldsProjectsToTheirSizes(t *testing.T) {
-	a := newAdmission(Config{Creates: 1, Queue: 1, MaxSandboxes: 10, ProjectMilliCPU: 3000, ProjectMemoryMB: 1024}, func(int) {})
-	box := func(id hutch.SandboxID, p hutch.ProjectID, milliCPU, mb int) hutch.Sandbox {
-		return hutch.Sandbox{ID: id, Project: p, Resources: hutch.Resources{MilliCPU: milliCPU, MemoryMB: mb}}
-	}
-	refused := func(sb hutch.Sandbox, code hutch.Code, field string) {
-		t.Helper()
-		for what, err := range map[string]error{"asked for": a.ask(sb, time.Now()), "when its turn comes": a.reserve(sb)} {
-			var e *hutch.Error
-			if !errors.As(err, &e) || e.Code != code || e.Field != field || (code == hutch.CodeRateLimited) != (e.RetryAfter >= time.Second) {
-				t.Errorf("%s of %+v, %s: got %v", sb.Project, sb.Resources, what, err)
-			}
-		}
-	}
-	refused(box("x", "p", 3001, 64), hutch.CodeBadRequest, "cpu")
-	refused(box("x", "p", 100, 1025), hutch.CodeBadRequest, "memory_mb")
-	if err := errors.Join(a.reserve(box("a", "p", 2000, 512)), a.reserve(box("b", "p", 500, 500))); err != nil {
-		t.Fatal(err)
-	}
-	refused(box("x", "p", 501, 1), hutch.CodeRateLimited, "")
-	refused(box("x", "p", 100, 13), hutch.CodeRateLimited, "")
-	if err := errors.Join(a.reserve(box("c", "q", 3000, 1024)), a.reserve(box("d", "p", 500, 12)), a.ready()); err != nil {
-		t.Errorf("another project's, and one that fits: %v", err)
-	}
-	a.unreserve("a")
-	a.unreserve("a")
-	refused(box("x", "p", 2001, 1), hutch.CodeRateLimited, "")
-	if err := a.reserve(box("x", "p", 2000, 512)); err != nil {
-		t.Errorf("in the place of one that ended: %v", err)
-	}
-	for _, id := range []hutch.SandboxID{"b", "c", "d", "x"} {
-		a.unreserve(id)
-	}
-	if len(a.projects) != 0 || a.memoryMB != 0 {
-		t.Errorf("of nothing %+v is counted, and %d MiB", a.projects, a.memoryMB)
-	}
-}
-
 func TestAdmissionByMemory(t *testing.T) {
 	host := Memory{TotalMB: 4096, AvailableMB: 4000}
 	cfg := Config{

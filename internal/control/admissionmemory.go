@@ -38,37 +38,15 @@ func (c Config) promiseMB(host Memory) int {
 	return int(float64(max(0, host.TotalMB-c.reserveMB(host))) * c.Overcommit)
 }
 
-// projectRoom says whether the limits of a project leave it room for sb, beside what its sandboxes take.
-func (c Config) projectRoom(has taken, sb hutch.Sandbox) error {
-	want := takenBy(sb)
-	for _, l := range []struct {
-		most, has, want int // 0 = any number, if most is
-		what, field     string
-	}{
-		{c.ProjectSandboxes, has.sandboxes, want.sandboxes, "sandboxes", ""},
-		{c.ProjectMilliCPU, has.milliCPU, want.milliCPU, "thousandths of a CPU", "cpu"},
-		{c.ProjectMemoryMB, has.memoryMB, want.memoryMB, "MiB of memory", "memory_mb"},
-	} {
-		switch {
-		case l.most == 0 || l.has+l.want <= l.most:
-		case l.want > l.most:
-			return hutch.FieldErrorf(l.field, "all sandboxes of a project together may have %d %s here, and this one alone asks for %d", l.most, l.what, l.want)
-		default:
-			e := hutch.Errorf(hutch.CodeRateLimited, "the sandboxes of this project, those being started included, have %d of the %d %s that they may: end one, or try again later", l.has, l.most, l.what)
-			e.RetryAfter = retryAfter
-			return e
-		}
-	}
-	return nil
-}
-
 // roomLocked says whether the limits leave room for sb.
 func (a *admission) roomLocked(sb hutch.Sandbox, host Memory) error {
 	if a.stopped {
 		return errStopping()
 	}
-	if err := a.cfg.projectRoom(a.projects[sb.Project], sb); err != nil {
-		return err
+	if most := a.cfg.ProjectSandboxes; most > 0 && a.projects[sb.Project] >= most {
+		e := hutch.Errorf(hutch.CodeRateLimited, "all %d sandboxes that a project may have are taken, those being started included: end one, or try again later", most)
+		e.RetryAfter = retryAfter
+		return e
 	}
 	if len(a.alive) >= a.cfg.MaxSandboxes {
 		return noCapacity("all %d sandboxes this server allows are taken: end one, or try again later", a.cfg.MaxSandboxes)

@@ -9,7 +9,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
-	"hutch.dev/hutch/internal/x/backoff"
 )
 
 const (
@@ -56,14 +55,10 @@ func (a *auditLog) add(e hutch.AuditEntry) {
 	}
 }
 
-// auditRetry spaces the tries while the store takes none, each of which is in the log.
-var auditRetry = backoff.Policy{Base: 2 * auditPause, Cap: 10 * time.Second}
-
 // write stores what waits until nothing does.
 func (a *auditLog) write() {
-	pause := auditPause
-	for failed := 0; ; {
-		t := time.NewTimer(pause)
+	for {
+		t := time.NewTimer(auditPause)
 		select {
 		case <-t.C:
 		case <-a.stop:
@@ -81,11 +76,7 @@ func (a *auditLog) write() {
 			if a.putBack(batch) {
 				return
 			}
-			pause = auditRetry.Ceiling(failed)
-			failed++
-			continue
 		}
-		pause, failed = auditPause, 0
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
-	"hutch.dev/hutch/internal/x/failpoint"
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // maxQueuedBuilds is how many builds may wait for their turn. One is made at a time: it
@@ -122,7 +121,7 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 	if _, err := c.resources(req.Resources, hutch.Resources{}); err != nil {
 		return hutch.Build{}, err
 	}
-	if _, err := profileOf(req.Profile); err != nil {
+	if _, err := profileOf(req.Profile, ""); err != nil {
 		return hutch.Build{}, err
 	}
 	for {
@@ -159,7 +158,6 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 		at.leave()
 		return hutch.Build{}, fmt.Errorf("record build %s: %w", req.ID, err)
 	}
-	failpoint.At(failpoint.BuildRecorded)
 	go func() {
 		defer at.leave()
 		c.runBuild(req, rec, at.turn)
@@ -168,7 +166,7 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 }
 
 // templateName is what a template may be called.
-var templateName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var templateName = pattern.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // checkBuild fills what a build's request leaves open, and says what it is made from.
 func checkBuild(req *hutch.BuildRequest) (source string, err error) {
@@ -210,11 +208,9 @@ func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan 
 	}
 	log.begin()
 	t, err := c.cfg.Builder.Build(b.work, req, log.line)
-	failpoint.At(failpoint.BuildMade)
 	if err == nil {
 		err = c.putBuilt(req, &t)
 	}
-	failpoint.At(failpoint.TemplateRecorded)
 	log.end(t, err)
 }
 

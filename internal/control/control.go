@@ -19,7 +19,9 @@
 // Builds are made by a [Builder], one at a time; a build that the end of the server cuts off
 // is on record as failed.
 //
-// Locks: each of admission, execLog, activity and their like has its own; none is held
+// Machines are prepared ahead for creates like those of the last minutes (spares.go).
+//
+// Locks: each of admission, spares, execLog, activity and their like has its own; none is held
 // across a call to the store or a node, and no two are held at once.
 //
 // Start with create.go, then reports.go and recover.go. What is asked of a running
@@ -40,6 +42,7 @@ import (
 // Nodes is what control asks of the hosts. In one process it is the node agent itself.
 type Nodes interface {
 	Sandboxer
+	Preparer
 	Execer
 	Insider
 	Recoverer
@@ -49,13 +52,25 @@ type Nodes interface {
 // Sandboxer acts on whole sandboxes.
 type Sandboxer interface {
 	// StartSandbox makes the machine and returns once its guest answers, with how long
-	// each stage took. If it fails nothing is left of the sandbox.
+	// each stage took. If it fails nothing is left of the sandbox. A machine that was prepared
+	// under the id is used if it fits; hutch.BootPrepared is then a stage, how long it had stood.
 	StartSandbox(ctx context.Context, sb hutch.Sandbox) (map[string]time.Duration, error)
 	PauseSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
 	ResumeSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
 	// KillSandbox returns once nothing is left; hutch.ErrSandboxGone if there was nothing.
 	KillSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
 	SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, t time.Time) error
+}
+
+// Preparer makes machines before anybody asks for them. Nothing runs in one.
+type Preparer interface {
+	// Prepare makes one, for StartSandbox of that id, like the sandbox: what counts is its
+	// image, resources and profile.
+	Prepare(ctx context.Context, sb hutch.Sandbox) error
+	// Prepared names those that stand ready.
+	Prepared() map[hutch.SandboxID]bool
+	// Discard removes one that was not started. That there is none is no error.
+	Discard(ctx context.Context, id hutch.SandboxID) error
 }
 
 // Execer acts on commands in sandboxes.
@@ -146,16 +161,14 @@ type Config struct {
 	// its creation; 0 = as long as it is extended.
 	MaxAge           time.Duration
 	ProjectSandboxes int // alive at once of one project; 0 = any
-	ProjectMilliCPU  int // that those may use, in all; 0 = any
-	ProjectMemoryMB  int // likewise
 	ProjectCreates   int // a minute by one project; 0 = any
-	// ProjectProfiles are of sandboxes for which neither their request nor their template says
-	// one, by project; none = root.
-	ProjectProfiles map[hutch.ProjectID]hutch.Profile
 	// HostMemory says what memory the host has; nil = sandboxes' memory is not counted.
 	HostMemory      func() (Memory, error)
 	MemoryReserveMB int     // of it sandboxes do not get; a twentieth, at least 512
 	Overcommit      float64 // how many times the rest is given out; 10
+
+	Prepare    int           // machines kept ready at the most; 0 = none
+	PrepareFor time.Duration // how long a create is a reason to keep one like it ready; 5 min
 
 	ReconcileEvery time.Duration // how often records and host are compared; 1 min
 	SecondLook     time.Duration // how long after the first look the second is taken; 2 s
@@ -171,10 +184,10 @@ type Control struct {
 	nodes Nodes // set once by Attach, before Run
 
 	admission *admission
+	spares    *spares
 	creating  claims[hutch.SandboxID] // ids of creates under way
 	swept     claims[hutch.SandboxID] // sandboxes that a sweep ends or carries on
 	owedEnds  owed[owedEnd]
-	turns     turns
 	owedTurns owed[hutch.Epoch] // pauses and resumes whose outcome is not on record
 	strays    strays
 	silences  silences
@@ -203,8 +216,8 @@ func New(cfg Config, st store.Store, m Metrics, log *slog.Logger) *Control {
 	work, cancel := context.WithCancelCause(context.Background())
 	c := &Control{
 		cfg: cfg, store: st, metrics: m, log: log.With("component", "control"),
-		admission: newAdmission(cfg, m.QueueLength),
-		activity:  newActivity(), watchers: newEventWatchers(), tails: quota.New[hutch.ProjectID](maxTails),
+		admission: newAdmission(cfg, m.QueueLength), spares: newSpares(cfg.Prepare, cfg.PrepareFor),
+		activity: newActivity(), watchers: newEventWatchers(), tails: quota.New[hutch.ProjectID](maxTails),
 		work: work, cancel: cancel,
 		ready: hutch.Errorf(hutch.CodeUnavailable, "starting: sandboxes of the last run are being taken over"),
 	}
@@ -232,11 +245,12 @@ func (c *Control) Close() {
 }
 
 // Drain refuses creates from now on, also those that wait for their turn, and returns once those
-// under way are finished, or with ctx. Everything else goes on.
+// under way are finished, or with ctx. Prepared machines are removed. Everything else goes on.
 func (c *Control) Drain(ctx context.Context) error {
 	over := c.admission.stop()
 	select {
 	case <-over:
+		c.removeSpares(ctx)
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/id"
 )
 
@@ -29,7 +29,9 @@ func (c *Control) CreateSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (hutch.Sandbox, error) {
 	begun := time.Now()
 	if req.ID == "" {
-		req.ID = hutch.SandboxID(id.NewSandbox())
+		claimed, release := c.ClaimPrepared(ctx, req)
+		defer release()
+		req.ID = cmp.Or(claimed, hutch.SandboxID(id.NewSandbox()))
 	}
 	release, err := c.alone(ctx, req.ID)
 	if err != nil {
@@ -64,16 +66,16 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
+	defer c.spares.poke()
 	defer leave()
-	if ctx.Err() != nil { // its turn and its caller's leaving came together
-		c.admission.askedInVain(sb.Project)
-		return hutch.Sandbox{}, errLeftQueued(ctx)
-	}
 	c.metrics.CreateStage("queue", time.Since(begun))
 	if err := c.admission.reserve(sb); err != nil {
 		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
+	c.spares.note(kindOf(sb), time.Now())
+	c.makeRoom(ctx)
+	c.spares.drop(sb.ID) // from here on it is the sandbox's
 	return c.start(ctx, sb, begun)
 }
 
@@ -106,12 +108,10 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		t := time.Now()
-		failpoint.At(failpoint.CreateBegun)
 		// Not under gctx: a start that fails is recorded too.
 		if err := c.store.CreateSandbox(ctx, sb, event(sb, "sandbox.creating", "template", sb.Template)); err != nil {
 			return fmt.Errorf("record sandbox: %w", err)
 		}
-		failpoint.At(failpoint.CreateRecorded)
 		c.watchers.wake()
 		c.metrics.CreateStage("record", time.Since(t))
 		return nil
@@ -129,9 +129,10 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 		}
 		return hutch.Sandbox{}, startError(err)
 	}
-	failpoint.At(failpoint.CreateMade)
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
-		c.metrics.CreateStage(name, stages[name])
+		if name != hutch.BootPrepared {
+			c.metrics.CreateStage(name, stages[name])
+		}
 	}
 	return c.finishStart(ctx, sb, begun, stages)
 }
@@ -141,11 +142,17 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	t := time.Now()
 	boot := t.Sub(begun)
 	data := []string{"boot_ms", strconv.FormatInt(boot.Milliseconds(), 10)}
+	mode := hutch.BootCold
+	if stood, ok := stages[hutch.BootPrepared]; ok {
+		mode = hutch.BootPrepared
+		data = append(data, "stood_ms", strconv.FormatInt(stood.Milliseconds(), 10))
+		delete(stages, hutch.BootPrepared)
+	}
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		data = append(data, "stage."+name+"_us", strconv.FormatInt(stages[name].Microseconds(), 10))
 	}
 	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
-		s.StartedAt, s.Boot, s.BootMode = t, boot, "cold"
+		s.StartedAt, s.Boot, s.BootMode = t, boot, mode
 		s.LeasedTo = leaseFrom(t, s.Lease) // its owner hears of it now
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", data...))
@@ -159,7 +166,6 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 		c.undoStart(ctx, sb)
 		return hutch.Sandbox{}, hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox could not be recorded, and was removed: try again")
 	}
-	failpoint.At(failpoint.CreateFinished)
 	c.metrics.CreateStage("finish", time.Since(t))
 	c.metrics.CreateStage("total", time.Since(begun))
 	c.activity.touch(sb.ID)

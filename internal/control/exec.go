@@ -11,7 +11,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
-	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/id"
 )
 
@@ -68,7 +67,6 @@ func (c *Control) launch(ctx context.Context, sb hutch.Sandbox, x hutch.Exec, sp
 		c.execs.abandon(x.ID)
 		return hutch.Exec{}, err
 	}
-	failpoint.At(failpoint.ExecLaunched)
 	c.activity.add(sb.ID, +1)
 	x.CreatedAt = at
 	x = c.execs.started(x.ID, pid, at, started(x))
@@ -122,18 +120,15 @@ func (c *Control) WaitExec(ctx context.Context, p hutch.ProjectID, sid hutch.San
 		if err != nil || x.Result != nil {
 			return x, err
 		}
-		ended, undecided := c.execs.ended(xid)
-		if ended == nil && undecided == nil {
-			if unknown {
-				return x, hutch.Errorf(hutch.CodeSandboxGone, "how command %s ended is not on record: its sandbox was lost", xid)
-			}
-			unknown = true
+		ended := c.execs.ended(xid)
+		if ended == nil && unknown {
+			return x, hutch.Errorf(hutch.CodeSandboxGone, "how command %s ended is not on record: its sandbox was lost", xid)
+		}
+		if unknown = ended == nil; unknown {
 			continue // its end was stored between the two reads
 		}
-		unknown = false
 		select {
 		case <-ended:
-		case <-undecided:
 		case <-silent:
 			return x, errSilent(sid, xid)
 		case <-ctx.Done():
@@ -227,10 +222,10 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	case res == nil: // NoWait, and it still runs
 		return x, nil
 	}
-	if x.Result != nil {
-		return x, nil
+	if x.Result == nil {
+		x.Result = res
 	}
-	return c.WaitExec(ctx, p, sid, xid) // the record is more than what the guest says
+	return x, nil
 }
 
 // WriteStdin gives a command a part of its stdin and returns how much it has in all.

@@ -76,8 +76,6 @@ func (s Sighting) stray(t hutch.Trace, living map[hutch.SandboxID]bool) string {
 		return ""
 	case t.Sandbox != "":
 		return "no sandbox of that name is on record as living"
-	case t.Kind == hutch.TraceProcess:
-		return "it has ended, and its parent has not taken note of that"
 	case t.Kind == hutch.TraceTemp:
 		return "who made it has ended without removing it"
 	}

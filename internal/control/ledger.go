@@ -39,9 +39,8 @@ type account struct {
 
 	opened time.Time
 	at     time.Time     // it is charged up to here, by a clock that makes no steps from its start on
-	seen   time.Time     // the same instant by the machine's clock, with a reading of the one that makes no steps
+	seen   time.Time     // the same instant by the machine's clock
 	cpu    time.Duration // of the counter, what it is charged for
-	known  time.Duration // of the counter, the highest that was read; not less than cpu
 	// last is the newest look at it, of which only memory and disk are used; not looked at yet
 	// if its time is zero.
 	last reading
@@ -71,16 +70,14 @@ type look struct {
 func newLedger() *ledger { return &ledger{accounts: map[hutch.SandboxID]*account{}} }
 
 // open begins to charge a sandbox from at on; total is what it was charged before. One that
-// is charged already stays as it is. An instant that is yet to come, by a clock that has been
-// set back since it was stored, is taken for now: time that nobody can tell the length of is none.
+// is charged already stays as it is.
 func (l *ledger) open(sb hutch.Sandbox, at time.Time, total hutch.UsageTotal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.accounts[sb.ID] == nil {
-		now := time.Now()
 		l.accounts[sb.ID] = &account{
-			project: sb.Project, epoch: sb.Epoch, state: sb.State, budget: sb.Budget, total: total, opened: now,
-			at: at.Round(0), seen: now.Add(min(0, at.Sub(now))), cpu: total.CPU, known: total.CPU,
+			project: sb.Project, epoch: sb.Epoch, state: sb.State, budget: sb.Budget,
+			total: total, opened: time.Now(), at: at.Round(0), seen: at, cpu: total.CPU,
 		}
 	}
 }
@@ -146,9 +143,8 @@ func (l *ledger) due(now time.Time, lastUse func(hutch.SandboxID) time.Time) []l
 // pace is how often a sandbox is looked at: at least and at most.
 type pace struct{ often, seldom time.Duration }
 
-// charge charges a sandbox up to a reading. One of before adds no time, and what it says of CPU
-// goes to the next interval; one of a sandbox that is not charged does nothing. It returns what the
-// sandbox has been charged in all.
+// charge charges a sandbox up to a reading. Readings of before, and of a sandbox that is not
+// charged, do nothing. It returns what the sandbox has been charged in all.
 func (l *ledger) charge(id hutch.SandboxID, r reading, p pace) (hutch.UsageTotal, hutch.Budget) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +163,6 @@ func (l *ledger) charge(id hutch.SandboxID, r reading, p pace) (hutch.UsageTotal
 
 // chargeLocked adds the interval up to r and says whether anything changed in it.
 func (l *ledger) chargeLocked(id hutch.SandboxID, a *account, r reading) (changed bool) {
-	a.known = max(a.known, r.cpu)
 	d := r.at.Sub(a.seen)
 	if d <= 0 {
 		return false
@@ -181,7 +176,8 @@ func (l *ledger) chargeLocked(id hutch.SandboxID, a *account, r reading) (change
 	}
 	if a.state == hutch.StateRunning {
 		// What a paused one's kernel used is charged when it goes on: the sum stays the host's.
-		u.CPU, a.cpu = a.known-a.cpu, a.known
+		u.CPU = max(0, r.cpu-a.cpu)
+		a.cpu = max(a.cpu, r.cpu)
 	}
 	changed = cpus(u) > sameCPU || differ(a.last.memory, r.memory) || differ(a.last.disk, r.disk)
 	a.at, a.seen, a.last = u.To, r.at, r
@@ -232,18 +228,7 @@ func (a *account) unstored() bool { return !a.row.From.IsZero() && !a.stored.Equ
 // rest is the reading of a sandbox that cannot be measured: it goes on as it was, and uses no
 // CPU. One that was never looked at uses nothing.
 func (a *account) rest(at time.Time) reading {
-	return reading{at: at, memory: a.last.memory, disk: a.last.disk}
-}
-
-// moment is the shortest interval that the API can tell from none.
-const moment = time.Microsecond
-
-// settleLocked charges what a reading that came late said of CPU, before it is too late: there
-// may be no next interval as what the sandbox was. It takes a moment.
-func (l *ledger) settleLocked(id hutch.SandboxID, a *account) {
-	if a.state == hutch.StateRunning && a.known > a.cpu {
-		l.chargeLocked(id, a, a.rest(a.seen.Add(moment)))
-	}
+	return reading{at: at, cpu: a.cpu, memory: a.last.memory, disk: a.last.disk}
 }
 
 // final charges a sandbox whose processes have ended. Its memory is what it was before.
@@ -252,10 +237,8 @@ func (l *ledger) final(id hutch.SandboxID, at time.Time, cpu time.Duration) {
 	defer l.mu.Unlock()
 	if a := l.accounts[id]; a != nil && a.ended.IsZero() {
 		r := a.rest(at)
-		r.cpu = max(r.cpu, cpu)
+		r.cpu = cpu
 		l.chargeLocked(id, a, r)
-		l.settleLocked(id, a)
-		a.ended = a.at // whenever it comes to be recorded
 	}
 }
 
@@ -264,9 +247,6 @@ func (l *ledger) turn(id hutch.SandboxID, e hutch.Epoch, to hutch.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.accounts[id]; a != nil {
-		if a.state != to {
-			l.settleLocked(id, a)
-		}
 		a.epoch, a.state, a.next = max(a.epoch, e), to, time.Time{}
 	}
 }
@@ -282,7 +262,6 @@ func (l *ledger) end(id hutch.SandboxID, at time.Time) time.Time {
 	}
 	if a.ended.IsZero() {
 		l.chargeLocked(id, a, a.rest(at))
-		l.settleLocked(id, a)
 		a.ended = a.at
 	}
 	return a.ended

@@ -153,60 +153,6 @@ func TestLedgerOfAPausedOne(t *testing.T) {
 	}
 }
 
-// A clock that was set back while the server was down, or two looks whose news come in the
-// wrong order: time that cannot be told is none, and not a nanosecond of CPU is lost.
-func TestLedgerLosesNoCPU(t *testing.T) {
-	const used = 484 * time.Millisecond
-	ahead := time.Now().Add(time.Hour).Round(0)
-	for name, c := range map[string]struct {
-		news    func(l *ledger, at func(time.Duration) time.Time)
-		longest time.Duration
-	}{
-		"read, then ended": {func(l *ledger, at func(time.Duration) time.Time) {
-			l.charge("i1", reading{at(time.Second), used - 1, 0, 0}, testPace)
-			l.final("i1", at(2*time.Second), used)
-			l.end("i1", at(3*time.Second))
-		}, 4 * time.Second},
-		"ended at once": {func(l *ledger, at func(time.Duration) time.Time) {
-			l.final("i1", at(-time.Second), used)
-			l.end("i1", at(-time.Second))
-		}, moment},
-		"late news before the end": {func(l *ledger, at func(time.Duration) time.Time) {
-			l.charge("i1", reading{at(2 * time.Second), 18 * time.Millisecond, 0, 0}, testPace)
-			l.final("i1", at(time.Second), used)
-			l.end("i1", at(time.Second))
-		}, 3 * time.Second},
-		"late news before a pause": {func(l *ledger, at func(time.Duration) time.Time) {
-			l.charge("i1", reading{at(2 * time.Second), 18 * time.Millisecond, 0, 0}, testPace)
-			l.charge("i1", reading{at(time.Second), used, 0, 0}, testPace)
-			l.turn("i1", 4, hutch.StatePaused)
-			l.end("i1", at(3*time.Second))
-		}, 4 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := newLedger()
-			l.open(hutch.Sandbox{ID: "i1", Project: "p1", Epoch: 3, State: hutch.StateRunning}, ahead, hutch.UsageTotal{CPU: 17 * time.Millisecond, Wall: time.Hour})
-			now := time.Now()
-			c.news(l, func(d time.Duration) time.Time { return now.Add(d) })
-			all := rows(l)
-			at := ahead
-			for _, u := range all {
-				if !u.From.Equal(at) {
-					t.Errorf("after %s comes %+v", at, u)
-				}
-				at = u.To
-			}
-			s := sum(all)
-			if s.CPU != used-17*time.Millisecond || s.Wall <= 0 || s.Wall > c.longest {
-				t.Errorf("charged: %+v; want %s of CPU in at most %s", s, used-17*time.Millisecond, c.longest)
-			}
-			if got := l.end("i1", now.Add(time.Hour)); !got.Equal(at) {
-				t.Errorf("it ended at %s, and is charged up to %s", got, at)
-			}
-		})
-	}
-}
-
 // One that was taken over: the hole is one interval, by the counter.
 func TestLedgerGoesOnAfterARestart(t *testing.T) {
 	l := newLedger()
@@ -270,62 +216,6 @@ func TestLedgerLooksSeldomAtTheIdle(t *testing.T) {
 			t.Error("one with a budget is not looked at each second")
 		}
 		l.charge("i2", reading{now, 0, 0, 0}, testPace)
-	}
-}
-
-// Alive for two hours, busy for four minutes of them, with a GiB all the time: through looks,
-// intervals and writes to the bill, of the whole and of what is cut out of it.
-func TestTwoHoursOfWhichFourMinutesWereBusy(t *testing.T) {
-	l, sb := charged()
-	card := hutch.RateCard{Currency: "USD", CPUHour: 0.054, MemoryGiBHour: 0.0162}
-	stored := map[time.Time]hutch.Usage{}
-	write := func(c choice) {
-		all := l.take(c)
-		for _, u := range all {
-			stored[u.From] = u
-		}
-		l.stored(all, nil)
-	}
-	cpu, lastUse := time.Duration(0), begin
-	for s := 1; s <= 2*60*60; s++ {
-		now := begin.Add(time.Duration(s) * time.Second)
-		if s > 60*60 && s <= 64*60 {
-			cpu, lastUse = cpu+time.Second, now
-		}
-		for range l.due(now, func(hutch.SandboxID) time.Time { return lastUse }) {
-			l.charge(sb.ID, reading{now, cpu, 1 << 30, 0}, testPace)
-		}
-		if s%5 == 0 {
-			write(choice{})
-		}
-	}
-	end := begin.Add(2 * time.Hour)
-	l.final(sb.ID, end, cpu)
-	l.end(sb.ID, end)
-	write(choice{grown: true})
-	bill := func(from, to time.Time) float64 {
-		var sum hutch.UsageTotal
-		for _, u := range stored {
-			if u, ok := u.Clip(from, to); ok {
-				sum.Add(u)
-			}
-		}
-		return card.Cost(sum)
-	}
-	if got := bill(time.Time{}, time.Time{}); !near(got, 240.0/3600*0.054+2*0.0162) || !near(got, 0.036) {
-		t.Errorf("it costs %g, want 0.036", got)
-	}
-	// Where it began to work in the middle of an interval, by the few seconds between two looks.
-	const looks = 5.0 / 3600 * 0.054
-	busy := begin.Add(time.Hour)
-	if got := bill(busy, busy.Add(4*time.Minute)); math.Abs(got-(0.0036+0.0162*4/60)) > looks {
-		t.Errorf("the four minutes cost %g", got)
-	}
-	if got := bill(time.Time{}, busy); math.Abs(got-0.0162) > looks {
-		t.Errorf("the hour before costs %g", got)
-	}
-	if len(stored) > 10 {
-		t.Errorf("it takes %d intervals", len(stored))
 	}
 }
 

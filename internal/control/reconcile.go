@@ -34,11 +34,6 @@ func (c *Control) reconciling(ctx context.Context) {
 // machine. What is of no sandbox is left to people. It returns an error only if it could
 // not go on; what could not be mended is logged, and stays a leak.
 func (c *Control) mend(ctx context.Context, leaks []hutch.Leak) error {
-	nobodys := slices.DeleteFunc(slices.Clone(leaks), func(l hutch.Leak) bool { return l.Sandbox != "" })
-	if len(nobodys) > 0 {
-		c.log.Warn("what is of no sandbox is left to people: see hutch leaks", "op", "reconcile", "remains", named(nobodys))
-		c.metrics.Operation("stray", nil)
-	}
 	done := map[hutch.SandboxID]bool{"": true}
 	for _, l := range leaks {
 		if done[l.Sandbox] {
@@ -125,7 +120,9 @@ func (c *Control) takeBack(ctx context.Context, sb hutch.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	c.track(running)
+	for _, x := range running {
+		c.execs.track(x)
+	}
 	c.admission.restore(sb)
 	why, err := c.nodes.Adopt(ctx, sb)
 	if errors.Is(err, hutch.ErrSandboxGone) {

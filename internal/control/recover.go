@@ -12,7 +12,6 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
 	"hutch.dev/hutch/internal/x/backoff"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // adoptParallel is how many sandboxes are taken over at once: each is a few calls that wait.
@@ -43,11 +42,9 @@ func (c *Control) Recover(ctx context.Context) error {
 	if err := c.mend(ctx, left); err != nil {
 		return err
 	}
-	failpoint.At(failpoint.RecoverMended)
 	if err := c.failCutBuilds(ctx); err != nil {
 		return err
 	}
-	failpoint.At(failpoint.RecoverBuilds)
 	c.setReady(nil)
 	return nil
 }
@@ -85,7 +82,10 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		return err
 	}
 	c.activity.touch(sb.ID)
-	c.track(running)
+	for _, x := range running {
+		c.activity.add(sb.ID, +1)
+		c.execs.track(x)
+	}
 	if sb, err = c.clipRecord(ctx, sb); err != nil {
 		return err
 	}
@@ -98,15 +98,13 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		// a sandbox that is given up.
 		return fmt.Errorf("take over %s: %w", sb.ID, err)
 	}
-	failpoint.At(failpoint.RecoverAdopted)
 	err = c.nodes.WatchExecs(ctx, sb.ID, sb.Epoch, running)
 	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
 		return fmt.Errorf("watch the commands of %s: %w", sb.ID, err)
 	}
 	switch sb.Transition {
 	case hutch.Killing:
-		why, detail := announced(sb)
-		c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, why, detail})
+		c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndKilled, ""})
 	case hutch.Starting:
 		return c.recoverStart(ctx, sb)
 	case hutch.Pausing, hutch.Resuming:
@@ -119,15 +117,6 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 	}
 	c.log.Info("taken over", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "recover", "state", string(sb.State))
 	return nil
-}
-
-// track takes in commands that run, which are use of their sandboxes.
-func (c *Control) track(running []hutch.Exec) {
-	for _, x := range running {
-		if c.execs.track(x) {
-			c.activity.add(x.Sandbox, +1)
-		}
-	}
 }
 
 // adoptTries is how often a sandbox is tried to be taken over, with adoptPolicy's waits.
@@ -158,7 +147,7 @@ func (c *Control) recoverStart(ctx context.Context, sb hutch.Sandbox) error {
 	}
 	now := time.Now()
 	_, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
-		s.StartedAt, s.Boot, s.BootMode = now, now.Sub(s.CreatedAt), "cold"
+		s.StartedAt, s.Boot, s.BootMode = now, now.Sub(s.CreatedAt), hutch.BootCold
 		s.LeasedTo = leaseFrom(now, s.Lease)
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", "recovered", "true"))
@@ -176,7 +165,7 @@ func (c *Control) recordLost(ctx context.Context, sb hutch.Sandbox, why hutch.Sa
 	detail := ""
 	switch {
 	case sb.Transition == hutch.Killing:
-		why, detail = announced(sb)
+		why = hutch.EndKilled
 	case sb.State == hutch.StateNew:
 		why, detail = hutch.EndStartFailed, cutStart
 	default:
@@ -188,7 +177,6 @@ func (c *Control) recordLost(ctx context.Context, sb hutch.Sandbox, why hutch.Sa
 	if _, err := c.ended(ctx, sb.ID, why, detail); err != nil {
 		return err
 	}
-	failpoint.At(failpoint.RecoverLost)
 	// Only now may the note on how it ended go.
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // SandboxEnded records that a sandbox is gone for a reason of its own. It is the node's
@@ -35,7 +34,6 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 	if err := c.endExecs(ctx, id); err != nil {
 		return hutch.Sandbox{}, err
 	}
-	failpoint.At(failpoint.EndExecs)
 	// Before anyone can read that it is dead: who reads that may rely on its place.
 	c.admission.unreserve(id)
 	for end := time.Now(); ; {
@@ -48,7 +46,6 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		}
 		// It is charged to its end, on record before that is.
 		end = c.settleUsage(ctx, sb, end)
-		failpoint.At(failpoint.EndCharged)
 		if sb.Transition == hutch.Killing && why == hutch.EndStartFailed {
 			why, detail = hutch.EndKilled, "" // which is why it did not start
 		}
@@ -64,7 +61,6 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		if err != nil {
 			return sb, fmt.Errorf("record the end of %s: %w", id, err)
 		}
-		failpoint.At(failpoint.EndRecorded)
 		c.activity.forget(id)
 		c.strays.forget(id)
 		c.silences.end(id)

@@ -8,7 +8,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // load returns a sandbox of a project, dead ones too. One of another project is not found.
@@ -136,7 +135,6 @@ func (c *Control) extend(ctx context.Context, p hutch.ProjectID, id hutch.Sandbo
 	if err != nil {
 		return out, err
 	}
-	failpoint.At(failpoint.ExtendRecorded)
 	c.activity.touch(id)
 	return c.passDeadline(ctx, out)
 }
@@ -174,18 +172,13 @@ var errAlready = errors.New("it is that already")
 var errUnderWay = errors.New("it is becoming that")
 
 // change carries a sandbox through transition t, to which state to is the end. If another
-// call is at that already, what comes of it is this call's answer too.
+// call is at that already, its outcome is waited for.
 func (c *Control) change(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition, to hutch.State) (sb hutch.Sandbox, err error) {
 	defer func() { c.metrics.Operation(string(t), err) }()
 	if sb, err = c.alive(ctx, p, id); err != nil {
 		return sb, err
 	}
-	return c.turns.join(ctx, turnOf{id, t}, func() (hutch.Sandbox, error) { return c.makeTurn(ctx, sb, t, to) })
-}
-
-// makeTurn is change for the one call that makes it.
-func (c *Control) makeTurn(ctx context.Context, sb hutch.Sandbox, t hutch.Transition, to hutch.State) (_ hutch.Sandbox, err error) {
-	id := sb.ID
+	caller := ctx
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
 	var already hutch.Sandbox
@@ -207,7 +200,7 @@ func (c *Control) makeTurn(ctx context.Context, sb hutch.Sandbox, t hutch.Transi
 			sb = out
 			break
 		}
-		if sb, err = c.awaitTurn(ctx, sb.Project, id, t); err != nil {
+		if sb, err = c.awaitTurn(caller, p, id, t); err != nil {
 			return sb, err
 		}
 	}
@@ -218,13 +211,11 @@ func (c *Control) makeTurn(ctx context.Context, sb hutch.Sandbox, t hutch.Transi
 	if err != nil {
 		return sb, err
 	}
-	failpoint.At(failpoint.TurnBegun)
 	if err := c.act(ctx, sb, t); err != nil {
 		c.abandon(ctx, sb, t)
 		return sb, err
 	}
 	out, err := c.finished(ctx, sb, t)
-	failpoint.At(failpoint.TurnFinished)
 	if err == nil {
 		c.activity.touch(id)
 		c.log.Info(string(to), "sandbox", id, "epoch", sb.Epoch, "op", string(t))
@@ -235,7 +226,6 @@ func (c *Control) makeTurn(ctx context.Context, sb hutch.Sandbox, t hutch.Transi
 // finished records that transition t of sb has been made. One that was overtaken by the
 // sandbox's end is hutch.ErrSandboxGone.
 func (c *Control) finished(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) (hutch.Sandbox, error) {
-	failpoint.At(failpoint.TurnMade)
 	to := hutch.StateRunning
 	if t == hutch.Pausing {
 		to = hutch.StatePaused
@@ -303,17 +293,12 @@ func (c *Control) KillSandbox(ctx context.Context, p hutch.ProjectID, id hutch.S
 	}
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	found := sb
-	sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error { return s.Begin(hutch.Killing) })
-	switch {
-	case errors.Is(err, hutch.ErrConflict):
-		return c.awaitDead(ctx, p, id)
-	case errors.Is(err, hutch.ErrSandboxGone):
+	if sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error { return s.Begin(hutch.Killing) }); err != nil {
+		if errors.Is(err, hutch.ErrConflict) {
+			return c.awaitDead(ctx, p, id)
+		}
 		return sb, err
-	case err != nil:
-		return c.killUnrecorded(ctx, found, err)
 	}
-	failpoint.At(failpoint.KillBegun)
 	if err := c.account(ctx, sb); err != nil {
 		c.log.Error("charge", "sandbox", id, "op", "usage", "error", err)
 	}
@@ -321,19 +306,7 @@ func (c *Control) KillSandbox(ctx context.Context, p hutch.ProjectID, id hutch.S
 	if err := c.nodes.KillSandbox(ctx, id, sb.Epoch); err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
 		return sb, err // Killing stays in the record: the sweep carries it on
 	}
-	failpoint.At(failpoint.KillMade)
 	return c.ended(ctx, id, hutch.EndKilled, "")
-}
-
-// killUnrecorded ends a sandbox whose record refuses that it is being ended: with a full disk
-// that must go on, as it is what makes room. Until its end is on record, which may be at once,
-// the caller is told that it is not.
-func (c *Control) killUnrecorded(ctx context.Context, sb hutch.Sandbox, err error) (hutch.Sandbox, error) {
-	c.log.Warn("a sandbox is ended before that is on record", "sandbox", sb.ID, "op", "kill", "error", err)
-	if out := c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndKilled, ""}); out.State == hutch.StateDead {
-		return out, nil
-	}
-	return sb, err
 }
 
 // awaitDead waits for a kill that another caller began.
@@ -351,7 +324,7 @@ func (c *Control) awaitDead(ctx context.Context, p hutch.ProjectID, id hutch.San
 	}
 }
 
-// awaitTurn waits until transition t of a sandbox, which a sweep carries on, is no longer under way.
+// awaitTurn waits until transition t of a sandbox is no longer under way.
 func (c *Control) awaitTurn(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition) (hutch.Sandbox, error) {
 	for {
 		sb, err := c.alive(ctx, p, id)
@@ -360,7 +333,7 @@ func (c *Control) awaitTurn(ctx context.Context, p hutch.ProjectID, id hutch.San
 		}
 		select {
 		case <-ctx.Done():
-			return sb, hutch.Wrap(hutch.CodeUnavailable, context.Cause(ctx), "sandbox %s is still %s: look again later", id, t)
+			return sb, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left while sandbox %s was %s", id, t)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

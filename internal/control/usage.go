@@ -8,7 +8,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // pace is how often sandboxes are looked at: those in which something changes, or that have
@@ -100,7 +99,6 @@ func (c *Control) writeUsage(ctx context.Context, which choice) {
 	for len(rows) > 0 {
 		n := min(len(rows), maxWrite)
 		err := c.store.AppendUsage(ctx, rows[:n]...)
-		failpoint.At(failpoint.UsageStored)
 		c.ledger.stored(rows[:n], err)
 		if err != nil {
 			c.ledger.stored(rows[n:], err)

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"hutch.dev/hutch"
+
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // plan turns a request and its template into the record of a sandbox to be, or says
@@ -24,7 +25,7 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
-	profile, err := profileOf(req.Profile, t.Profile, c.cfg.ProjectProfiles[req.Project])
+	profile, err := profileOf(req.Profile, t.Profile)
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
@@ -63,9 +64,9 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 	}, nil
 }
 
-// profileOf is the profile of a sandbox: the first of those that are given, else root.
-func profileOf(given ...hutch.Profile) (hutch.Profile, error) {
-	p := cmp.Or(cmp.Or(given...), hutch.ProfileRoot)
+// profileOf is the profile of a sandbox: its own, else the template's, else root.
+func profileOf(own, template hutch.Profile) (hutch.Profile, error) {
+	p := cmp.Or(own, template, hutch.ProfileRoot)
 	if !p.Valid() {
 		return p, hutch.FieldErrorf("profile", "must be %q or %q, not %.40q", hutch.ProfileRoot, hutch.ProfileLocked, p)
 	}
@@ -260,7 +261,7 @@ func checkExec(s *hutch.ExecSpec) error {
 }
 
 // shellName is what a shell session may be called.
-var shellName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var shellName = pattern.New(`^[A-Za-z0-9_-]{1,64}$`)
 
 const maxTag = 64 // characters
 

@@ -33,25 +33,13 @@ func TestPlanFillsFromTemplateThenDefaults(t *testing.T) {
 }
 
 func TestPlanTakesTheProfile(t *testing.T) {
-	const root, locked = hutch.ProfileRoot, hutch.ProfileLocked
-	control := testControl()
-	control.cfg.ProjectProfiles = map[hutch.ProjectID]hutch.Profile{"closed": locked, "open": root}
-	for _, c := range []struct {
-		project             hutch.ProjectID
-		own, template, want hutch.Profile
-	}{
-		{"", "", "", root},
-		{"", "", locked, locked},
-		{"", locked, "", locked},
-		{"", root, locked, root},
-		{"closed", "", "", locked},
-		{"closed", "", root, root},
-		{"closed", root, "", root},
-		{"open", "", "", root},
-		{"open", "", locked, locked},
-		{"another", "", "", root},
+	for _, c := range []struct{ own, template, want hutch.Profile }{
+		{"", "", hutch.ProfileRoot},
+		{"", hutch.ProfileLocked, hutch.ProfileLocked},
+		{hutch.ProfileLocked, "", hutch.ProfileLocked},
+		{hutch.ProfileRoot, hutch.ProfileLocked, hutch.ProfileRoot},
 	} {
-		sb, err := control.plan(hutch.CreateSandbox{ID: "i1", Project: c.project, Profile: c.own}, hutch.Template{Profile: c.template}, time.Unix(1_000_000, 0))
+		sb, err := testControl().plan(hutch.CreateSandbox{ID: "i1", Profile: c.own}, hutch.Template{Profile: c.template}, time.Unix(1_000_000, 0))
 		if err != nil || sb.Profile != c.want {
 			t.Errorf("%+v: %q, %v", c, sb.Profile, err)
 		}

@@ -31,7 +31,6 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/link"
 	"hutch.dev/hutch/internal/runtime"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 const (
@@ -107,7 +106,6 @@ func (g *Gateway) install(id hutch.SandboxID, o *outlet) (*outlet, error) {
 		<-o.ep.Done()
 		g.noteEnd(id, o)
 	})
-	failpoint.At(failpoint.EgressServes)
 	g.log.Info("link attached", "sandbox", id, "epoch", o.epoch)
 	return old, nil
 }
@@ -163,7 +161,6 @@ func (g *Gateway) detach(id hutch.SandboxID) {
 	o := g.outlets[id]
 	delete(g.outlets, id)
 	g.mu.Unlock()
-	failpoint.At(failpoint.EgressDropped)
 	if o != nil {
 		o.ep.Close()
 		g.log.Info("link detached", "sandbox", id, "epoch", o.epoch)

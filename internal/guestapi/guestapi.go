@@ -14,11 +14,7 @@
 // no process starts in a clone before it has its own identity, clock and seed.
 package guestapi
 
-import (
-	"time"
-
-	"hutch.dev/hutch"
-)
+import "hutch.dev/hutch"
 
 // ProtocolVersion of this package. The node speaks this and the previous one.
 const ProtocolVersion = 1
@@ -120,9 +116,6 @@ type ExecStatus struct {
 	Stderr    int64             `json:"stderr"`
 	Tag       string            `json:"tag,omitempty"`    // as the spec has it
 	Result    *hutch.ExecResult `json:"result,omitempty"` // set once ended
-	// AllCPU is the CPU time of all commands together while this one ran: set with Result, of
-	// which the CPU is its own. 0 = not known, as to agents of old.
-	AllCPU time.Duration `json:"all_cpu,omitempty"`
 }
 
 // ExecList is every command the guest still knows: running, or ended and not yet deleted.

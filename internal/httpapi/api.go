@@ -27,6 +27,7 @@ type Services struct {
 	Settings    Settings
 	Leases      Leases
 	Leaks       Leaks
+	Prepared    Prepared // nil = nothing is prepared
 	Meter       Meter
 	Billing     Billing
 	Logs        Logs

@@ -16,20 +16,12 @@ type Leaks interface {
 }
 
 func (a *API) leaks(w http.ResponseWriter, r *http.Request) error {
-	if err := newQuery(r).check(); err != nil {
+	q := newQuery(r)
+	sweep := q.flag("sweep", false)
+	if err := q.check(); err != nil {
 		return err
 	}
-	return a.answerLeaks(w, r, false)
-}
-
-func (a *API) sweepLeaks(w http.ResponseWriter, r *http.Request) error {
-	if err := readNothing(w, r); err != nil {
-		return err
-	}
-	return a.answerLeaks(w, r, true)
-}
-
-func (a *API) answerLeaks(w http.ResponseWriter, r *http.Request, sweep bool) error {
+	infoOf(r).changes = sweep
 	left, swept, err := a.svc.Leaks.Leaks(r.Context(), sweep)
 	if err != nil {
 		return err

@@ -17,20 +17,22 @@ type route struct {
 	scope           hutch.Scope // least a key needs; empty = no key
 	once            onceMode    // what an Idempotency-Key does
 	ref             func() string
-	maxBody         int64 // 0 = maxBody
-	oversize        error // what a larger body is refused with; nil = too_large
-	changes         bool  // changes something although it is a GET
-	stops           bool  // ends something, once or twice: that is done even if it can't be recorded
-	handle          func(a *API, w http.ResponseWriter, r *http.Request) error
+	// claim chooses the id that ref would, if something is ready for this request; else "".
+	// Release is called when it has been answered. nil = nothing ever is.
+	claim    func(a *API, r *http.Request, body []byte) (id string, release func())
+	maxBody  int64 // 0 = maxBody
+	oversize error // what a larger body is refused with; nil = too_large
+	changes  bool  // changes something although it is a GET
+	handle   func(a *API, w http.ResponseWriter, r *http.Request) error
 }
 
 // routes is the API. A test holds it equal to api/openapi/native.yaml.
 func routes() []route {
 	return []route{
-		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, handle: (*API).createSandbox},
+		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, claim: (*API).claimPrepared, handle: (*API).createSandbox},
 		{method: "GET", pattern: "/v1/sandboxes", scope: hutch.ScopeRead, handle: (*API).listSandboxes},
 		{method: "GET", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRead, handle: (*API).getSandbox},
-		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, stops: true, handle: (*API).killSandbox},
+		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).killSandbox},
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateSandbox},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRead, handle: (*API).getLifecycle},
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateLifecycle},
@@ -52,7 +54,7 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/execs/{exec}", scope: hutch.ScopeRead, handle: (*API).getExec},
 		{method: "GET", pattern: "/v1/execs/{exec}/output", scope: hutch.ScopeRead, handle: (*API).execOutput},
 		{method: "GET", pattern: "/v1/execs/{exec}/follow", scope: hutch.ScopeRead, handle: (*API).followExec},
-		{method: "POST", pattern: "/v1/execs/{exec}/cancel", scope: hutch.ScopeRun, once: onceReplay, stops: true, handle: (*API).cancelExec},
+		{method: "POST", pattern: "/v1/execs/{exec}/cancel", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).cancelExec},
 		{method: "POST", pattern: "/v1/execs/{exec}/signal", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).signalExec},
 		// Its offset makes a repetition harmless, and its body may never end.
 		{method: "POST", pattern: "/v1/execs/{exec}/stdin", scope: hutch.ScopeRun, once: onceByItself, handle: (*API).writeStdin},
@@ -96,7 +98,6 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/usage", scope: hutch.ScopeRead, handle: (*API).usageReport},
 		{method: "GET", pattern: "/v1/audit", scope: hutch.ScopeAdmin, handle: (*API).audit},
 		{method: "GET", pattern: "/v1/leaks", scope: hutch.ScopeAdmin, handle: (*API).leaks},
-		{method: "POST", pattern: "/v1/leaks/sweep", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).sweepLeaks},
 
 		{method: "POST", pattern: "/v1/keys", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).createKey},
 		{method: "GET", pattern: "/v1/keys", scope: hutch.ScopeAdmin, handle: (*API).listKeys},

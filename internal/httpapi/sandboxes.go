@@ -53,6 +53,18 @@ func (a *API) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, out)
 }
 
+// claimPrepared finds a machine for a create that is under an Idempotency-Key: its id is on
+// record before the create begins.
+func (a *API) claimPrepared(r *http.Request, body []byte) (id string, release func()) {
+	req, _, err := decodeCreate(body)
+	if err != nil || a.svc.Prepared == nil {
+		return "", func() {}
+	}
+	req.Project = project(r)
+	sid, release := a.svc.Prepared.ClaimPrepared(r.Context(), req)
+	return string(sid), release
+}
+
 // The limit of a setup that names none, and the tag by which it is found.
 const (
 	defaultSetupTimeout = time.Hour

@@ -25,6 +25,14 @@ type Sandboxes interface {
 	KillSandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error)
 }
 
+// Prepared has machines that were made before anybody asked for them.
+type Prepared interface {
+	// ClaimPrepared returns the id under which a sandbox that is asked for is started on one
+	// of them; empty if there is none like it. Release must be called once CreateSandbox has
+	// returned, or is not to be called; what was not used is for others then.
+	ClaimPrepared(ctx context.Context, req hutch.CreateSandbox) (_ hutch.SandboxID, release func())
+}
+
 // Pausing freezes sandboxes in memory. Doing either to one that it was done to already
 // changes nothing.
 type Pausing interface {

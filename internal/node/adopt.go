@@ -7,7 +7,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // Adopt takes over a sandbox that an earlier process of this node ran. It returns
@@ -28,15 +27,9 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		return n.notTaken(ctx, rec, fmt.Errorf("fetch handles of %s: %w", rec.ID, err))
 	case !kept.Killed.IsZero():
 		closeHandles(kept.Handles)
-		n.reports.SandboxUsed(ctx, rec.ID, kept.Killed, 0)
 		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
 	case !kept.Exited.IsZero():
 		closeHandles(kept.Handles)
-		n.reports.SandboxUsed(ctx, rec.ID, kept.Exited, 0)
-		if !rec.ExpiresAt.IsZero() && !kept.Exited.Before(rec.ExpiresAt) {
-			// The process before ended it, and did not come to record that.
-			return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
-		}
 		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
 	}
 	spec, err := n.spec(rec)
@@ -45,24 +38,19 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		n.log.Warn("the root image of a running sandbox is not found", "sandbox", rec.ID, "op", "adopt", "error", err)
 		spec = n.specOf(rec, "")
 	}
-	failpoint.At(failpoint.AdoptFetched)
 	// The link first: if that fails nothing has been taken over yet, and it can be tried again.
 	if err := n.attachLink(ctx, rec, kept.Handles); err != nil {
 		closeHandles(kept.Handles)
 		return n.notTaken(ctx, rec, err)
 	}
-	failpoint.At(failpoint.AdoptLinked)
 	sb, err := n.rt.Adopt(ctx, spec, kept.Handles)
 	if err != nil {
 		return n.notTaken(ctx, rec, fmt.Errorf("adopt %s: %w", rec.ID, err))
 	}
-	failpoint.At(failpoint.AdoptMade)
 	b := newBox(n, rec, sb)
-	n.stats(b) // what the kernel has ended so far is no coming command's end
 	// The record may have a later deadline and epoch than the process before came to tell.
 	n.tellEpoch(ctx, b)
-	failpoint.At(failpoint.AdoptTold)
-	n.hold(ctx, b, c)
+	n.hold(b)
 	n.wg.Go(func() { n.adoptExecs(b) })
 	return "", nil
 }
@@ -101,7 +89,6 @@ func (n *Node) gone(ctx context.Context, id hutch.SandboxID, detail string) erro
 	if err := n.egress.Detach(ctx, id); err != nil {
 		return fmt.Errorf("detach link of %s: %w", id, err)
 	}
-	failpoint.At(failpoint.AdoptGone)
 	return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is gone: %s", id, detail)
 }
 

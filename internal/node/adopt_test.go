@@ -71,10 +71,6 @@ func TestAdoptWhatIsGone(t *testing.T) {
 			b.shelf.has(rec.ID).Exited = time.Now()
 			b.host.Guest(rec.ID).Crash()
 		}, hutch.EndCrashed, true},
-		"ended at its deadline, and not recorded": {func(b *bench, rec hutch.Sandbox) {
-			b.shelf.has(rec.ID).Exited = rec.ExpiresAt.Add(time.Second)
-			b.host.Guest(rec.ID).Crash()
-		}, hutch.EndExpired, true},
 		"the isolator says so": {func(b *bench, _ hutch.Sandbox) { b.host.Fail(fake.OpAdopt, hutch.ErrSandboxGone) }, hutch.EndLost, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -45,8 +45,7 @@ type box struct {
 	resumed  time.Time        // when it was last resumed
 	ending   hutch.SandboxEnd // why this node is ending it; empty while it is not
 	detail   string           // a sentence to go with ending
-	oomKills int64            // processes of it the kernel ended so far, as last seen
-	shares   shares           // of its CPU time, among its commands
+	oomKills int              // processes of it the kernel ended so far
 	closed   bool             // no more watches on commands begin
 	untold   bool             // the node stopped before everything was reported
 	watched  map[hutch.ExecID]*execWatch
@@ -72,22 +71,18 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox) *box {
 		gone:     make(chan struct{}),
 		done:     make(chan struct{}),
 		epoch:    rec.Epoch,
-		deadline: wall(rec.ExpiresAt),
+		deadline: rec.ExpiresAt,
 		paused:   rec.State == hutch.StatePaused,
 		watched:  map[hutch.ExecID]*execWatch{},
 	}
 	if len(h.Procs) > 0 {
 		b.proc = h.Procs[0]
 	}
-	b.pulse = pulse{asked: moment{at: never}, weighed: never, waiting: map[*waiter]struct{}{}}
+	b.pulse = pulse{asked: never, waiting: map[*waiter]struct{}{}}
 	b.hear()
 	b.beginRunLocked()
 	return b
 }
-
-// wall is t by the wall clock alone: what is compared with it follows the clock's steps, and a
-// host that was suspended.
-func wall(t time.Time) time.Time { return t.Round(0) }
 
 // told is a profile as a guest is told of it: agents that run since before there were any know
 // only the one that needs no word.
@@ -165,14 +160,14 @@ func (b *box) beginEnding(why hutch.SandboxEnd, detail string) {
 	}
 }
 
-// noteOOMKills notes how many of its processes the kernel had ended when it was looked at.
-func (b *box) noteOOMKills(n int64) {
+// noteOOMKill counts a process that the kernel ended.
+func (b *box) noteOOMKill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.oomKills = max(b.oomKills, n)
+	b.oomKills++
 }
 
-func (b *box) oomKillCount() int64 {
+func (b *box) oomKillCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.oomKills
@@ -207,12 +202,6 @@ func (b *box) stoodStill(d time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.paused || time.Since(b.resumed) < d
-}
-
-func (b *box) setDeadline(t time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.deadline = wall(t)
 }
 
 func (b *box) currentDeadline() time.Time {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/runtime"
 )
 
 // How often a guest is asked for a sign of life, when it has given none by itself.
@@ -26,10 +25,6 @@ const (
 	// probeLimit is how long one question is left open: an answer that comes within it counts,
 	// however late it is.
 	probeLimit = 20 * time.Second
-	// mercy is how many times as long as otherwise a guest may be silent for the host's sake, on
-	// a host so busy that it hardly runs. It bounds what callers wait for a guest that spins,
-	// which can't be told from one that is kept from its work.
-	mercy = 4
 )
 
 // never is the time of what has not happened.
@@ -38,41 +33,17 @@ const never = time.Duration(math.MinInt64)
 // pulse is what is known of a guest's signs of life; box.mu guards it, but for heard, which is
 // in box. Times are of the node's own clock (see [Node.tick]).
 type pulse struct {
-	asked   moment // when the first question was put that has no answer; at never, none is open
-	probing bool   // a question is on its way
+	asked   time.Duration // when the first question was put that has no answer; never = none is open
+	probing bool          // a question is on its way
 	waiting map[*waiter]struct{}
 	silent  bool // no answer for Config.Answer
 	told    bool // the last thing Reports was told of silent
 	telling bool
-
-	spared   time.Duration // in all: what was not the guest's time to answer
-	weighing bool          // it is being found out how much more of it there is
-	weighed  time.Duration // as of when it is known
-	turns    turns         // as of then
-}
-
-// moment is a point in time, and what a guest had been spared until then.
-type moment struct{ at, spared time.Duration }
-
-// turns is for how long a sandbox's threads ran, and for how long they could have and did not
-// get to.
-type turns struct{ ran, waited time.Duration }
-
-// since is how long it is since m, as far as the guest could have answered meanwhile.
-func (p *pulse) since(m moment, now time.Duration) time.Duration {
-	passed := now - m.at
-	return max(passed-(p.spared-m.spared), passed/mercy)
-}
-
-// denied is how much of the time that passed between two looks a sandbox was kept from its work:
-// something of it could have run and did not, and it has not had that much of a CPU besides.
-func denied(before, now turns, passed time.Duration) time.Duration {
-	return max(0, min(passed, now.waited-before.waited)-(now.ran-before.ran))
 }
 
 // waiter is a call that goes on for as long as its guest gives signs of life.
 type waiter struct {
-	since  moment
+	since  time.Duration
 	quiet  time.Duration // how long nothing need come before the guest is asked
 	bears  time.Duration // how long it may leave that without an answer, if more than Config.Answer
 	cancel context.CancelCauseFunc
@@ -88,9 +59,9 @@ func (b *box) await(quiet time.Duration, cancel context.CancelCauseFunc) (stop f
 }
 
 func (b *box) awaitAs(w *waiter) (stop func()) {
+	w.since = time.Duration(b.clock.Load())
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.since = moment{time.Duration(b.clock.Load()), b.pulse.spared}
 	b.pulse.waiting[w] = struct{}{}
 	return func() {
 		b.mu.Lock()
@@ -126,12 +97,14 @@ func (n *Node) tick(passed time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, b := range n.boxes {
-		probe, weigh := b.beat(now, n.cfg)
+		probe, over := b.beat(now, n.cfg)
 		if probe {
 			n.wg.Go(func() { n.probe(b) })
 		}
-		if weigh {
-			n.wg.Go(func() { n.weigh(b, now) })
+		if over {
+			n.wg.Go(func() {
+				n.end(b, hutch.EndSilent, "its guest agent did not answer for "+n.cfg.EndSilent.String())
+			})
 		}
 		if b.beginTelling() {
 			n.wg.Go(func() { n.tellSilence(b) })
@@ -139,97 +112,36 @@ func (n *Node) tick(passed time.Duration) {
 	}
 }
 
-// beat says what a guest's signs of life, or their lack, ask for now: a question, or, if one
-// is open, that what passed since be weighed.
-func (b *box) beat(now time.Duration, cfg Config) (probe, weigh bool) {
+// beat says what a guest's signs of life, or their lack, ask for now: a question, or the end
+// of the sandbox. Calls that have waited in vain it ends itself.
+func (b *box) beat(now time.Duration, cfg Config) (probe, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := &b.pulse
-	if b.answeredLocked() {
-		if p.probing || b.paused || b.ending != "" || !b.questionable(now, cfg) {
-			return false, false
-		}
-		p.asked, p.probing = moment{now, p.spared}, true
-		return true, false
-	}
-	weigh = !p.weighing
-	p.weighing = true
-	return false, weigh
-}
-
-// answeredLocked reports whether no question is open: the last one was answered, or nobody
-// answers there, and nobody is to.
-func (b *box) answeredLocked() bool {
-	p := &b.pulse
-	switch {
-	case b.paused || b.ending != "":
-		p.asked.at = never
-	case p.asked.at != never && time.Duration(b.heard.Load()) >= p.asked.at:
-		p.asked.at, p.silent = never, false
-	}
-	return p.asked.at == never
-}
-
-// weigh looks how a sandbox fares that owes an answer, and does what that asks for. None of it is
-// done under a lock.
-func (n *Node) weigh(b *box, now time.Duration) {
-	var t turns
-	if s, ok := b.sb.(runtime.Scheduled); ok {
-		t.ran, t.waited = s.Turns()
-	}
-	probe, over := b.judge(now, t, b.guest.Unread(), n.cfg)
-	if probe {
-		n.wg.Go(func() { n.probe(b) })
-	}
-	if over {
-		n.wg.Go(func() {
-			n.end(b, hutch.EndSilent, "its guest agent did not answer for "+n.cfg.EndSilent.String())
-		})
-	}
-	if b.beginTelling() {
-		n.wg.Go(func() { n.tellSilence(b) })
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.pulse.weighing = false
-}
-
-// judge decides about a guest that owes an answer: whether it is to be asked again, and
-// whether its sandbox is to be ended. Calls that have waited in vain it ends itself. It is told
-// what turns the sandbox's threads had, and whether something of the guest's lies unread, which
-// may be the answer.
-//
-// Only what the host's load cannot bring about counts: time in which the sandbox had a CPU, or
-// wanted none, and had sent nothing that this process had not come to read.
-func (b *box) judge(now time.Duration, t turns, unread bool, cfg Config) (probe, over bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p := &b.pulse
-	if b.answeredLocked() {
+	if b.paused || b.ending != "" {
+		p.asked = never // nobody answers there, and nobody is to
 		return false, false
 	}
-	switch passed := now - max(p.weighed, p.asked.at); {
-	case unread:
-		p.spared += passed
-	case p.weighed >= p.asked.at: // else the last look was at another time's turns
-		p.spared += denied(p.turns, t, passed)
+	if p.asked != never && time.Duration(b.heard.Load()) >= p.asked {
+		p.asked, p.silent = never, false
 	}
-	p.weighed, p.turns = now, t
-	for w := range p.waiting {
-		since := p.asked
-		if w.since.at > since.at {
-			since = w.since
+	if p.asked == never {
+		if p.probing || !b.questionable(now, cfg) {
+			return false, false
 		}
-		if p.since(since, now) >= max(w.bears, cfg.Answer) {
+		p.asked, p.probing = now, true
+		return true, false
+	}
+	for w := range p.waiting {
+		if now-max(w.since, p.asked) >= max(w.bears, cfg.Answer) {
 			w.cancel(hutch.Errorf(hutch.CodeGuestUnresponsive, "sandbox %s does not answer", b.id))
 			delete(p.waiting, w)
 		}
 	}
-	silent := p.since(p.asked, now)
-	p.silent = p.silent || silent >= cfg.Answer
+	p.silent = p.silent || now-p.asked >= cfg.Answer
 	probe = !p.probing // the last one broke, or was open for long enough
 	p.probing = true
-	return probe, cfg.EndSilent > 0 && silent >= cfg.EndSilent
+	return probe, cfg.EndSilent > 0 && now-p.asked >= cfg.EndSilent
 }
 
 // questionable reports whether the guest is to be asked for a sign of life.
@@ -243,7 +155,7 @@ func (b *box) questionable(now time.Duration, cfg Config) bool {
 	}
 	heard := time.Duration(b.heard.Load())
 	for w := range b.pulse.waiting {
-		if now-w.since.at >= w.quiet {
+		if now-w.since >= w.quiet {
 			quiet = min(quiet, w.quiet)
 		}
 	}

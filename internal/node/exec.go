@@ -25,7 +25,7 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	if b.isPaused() {
 		return 0, at, hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is paused: resume it first", id)
 	}
-	kills, cpu := b.oomKillCount(), b.cpu()
+	kills := b.oomKillCount()
 	var st guestapi.ExecStatus
 	err = n.answered(ctx, b, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
@@ -35,11 +35,11 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	})
 	if err != nil {
 		if errors.Is(err, hutch.ErrGuestUnresponsive) {
-			n.wg.Go(func() { n.findExec(b, x, spec, kills, cpu) })
+			n.wg.Go(func() { n.findExec(b, x, spec, kills) })
 		}
 		return 0, at, b.whyGone(err)
 	}
-	w := n.watchExec(b, st, kills, cpu)
+	w := n.watchExec(b, st, kills)
 	if w == nil {
 		return 0, at, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
 	}
@@ -50,7 +50,7 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 
 // findExec finds out whether a command whose start was not answered runs all the same, and
 // watches it if it does.
-func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int64, cpu time.Duration) {
+func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int) {
 	for tries := 0; ; tries++ {
 		select {
 		case <-b.gone:
@@ -79,7 +79,7 @@ func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int64
 		if err := n.reports.ExecFound(n.work, b.id, x, st.PID, at); err != nil {
 			n.log.Error("a command whose start was not answered is not on record before its end", "sandbox", b.id, "exec", x, "op", "exec", "error", err)
 		}
-		if w := n.watchExec(b, st, kills, cpu); w != nil {
+		if w := n.watchExec(b, st, kills); w != nil {
 			w.arm(spec, at)
 		}
 		return
@@ -95,7 +95,7 @@ func (n *Node) WatchExecs(_ context.Context, id hutch.SandboxID, e hutch.Epoch, 
 		return err
 	}
 	for _, x := range execs {
-		w := n.watchExec(b, guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}, b.oomKillCount(), unknown)
+		w := n.watchExec(b, guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}, b.oomKillCount())
 		if w == nil {
 			return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
 		}

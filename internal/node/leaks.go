@@ -8,15 +8,19 @@ import (
 	"hutch.dev/hutch/internal/runtime"
 )
 
-// Held names the sandboxes that the node runs, starts, takes over or sweeps now.
+// Held names the sandboxes that the node runs, starts, takes over or sweeps now, and those
+// whose machines are prepared.
 func (n *Node) Held() map[hutch.SandboxID]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	held := make(map[hutch.SandboxID]bool, len(n.boxes)+len(n.comes))
+	held := make(map[hutch.SandboxID]bool, len(n.boxes)+len(n.comes)+len(n.ready))
 	for id := range n.boxes {
 		held[id] = true
 	}
 	for id := range n.comes {
+		held[id] = true
+	}
+	for id := range n.ready {
 		held[id] = true
 	}
 	return held

@@ -69,8 +69,7 @@ type Egress interface {
 // Reports is told what happens to sandboxes unasked. Its methods may block; the node
 // calls them from goroutines of their own, in order for each sandbox.
 type Reports interface {
-	// SandboxUsed says what CPU time a sandbox whose processes have ended used since its start,
-	// and when that was; 0 if nobody knows it any more.
+	// SandboxUsed says what CPU time a sandbox whose processes have ended used since its start.
 	// SandboxEnded follows it, or the answer to the kill that was asked for.
 	SandboxUsed(ctx context.Context, id hutch.SandboxID, at time.Time, cpu time.Duration)
 	// SandboxEnded says a sandbox is gone, and everything of it is off this host.
@@ -104,16 +103,13 @@ type Config struct {
 	// machine with every CPU taken it has been seen to need 2 s.
 	StopSlack time.Duration
 	// Answer is how long a guest may leave the question for a sign of life without an answer
-	// before calls to it fail and Reports is told. 0 = 3 s: with the second that passes before
-	// it is asked, and two of this package's ticks, a caller hears within 5 s. Time in which the
-	// host kept the sandbox from its work is not counted, so that on a busy host it may take up
-	// to four times as long.
+	// before calls to it fail and Reports is told. 0 = 3.5 s: with the second that passes before
+	// it is asked, and two of this package's ticks, a caller hears within 5 s.
 	Answer time.Duration
 	// Idle is how often a guest is asked that nobody waits for, and that runs no command.
 	// 0 = 5 min.
 	Idle time.Duration
-	// EndSilent is after how long without an answer, counted in the same way, a sandbox is
-	// ended. 0 = it is kept.
+	// EndSilent is after how long without an answer a sandbox is ended. 0 = it is kept.
 	EndSilent time.Duration
 	// Silence is how long a guest may send nothing to who follows a command. 0 = 30 s: it
 	// says every 10 s that it has nothing to say.
@@ -138,8 +134,8 @@ type Node struct {
 
 	mu    sync.Mutex
 	boxes map[hutch.SandboxID]*box
-	comes map[hutch.SandboxID]*coming // being started, taken over or swept, and not in boxes
-	fills fills                       // of new companions so far
+	comes map[hutch.SandboxID]*coming   // being started, taken over or swept, and not in boxes
+	ready map[hutch.SandboxID]*prepared // in neither of the others
 }
 
 // New returns a Node. It does no I/O and starts no goroutine.
@@ -153,22 +149,23 @@ func New(cfg Config, rt runtime.Runtime, k Keeper, e Egress, r Reports) *Node {
 	def(&cfg.CallTimeout, 10*time.Second)
 	def(&cfg.StopSlack, 5*time.Second)
 	def(&cfg.Silence, 30*time.Second)
-	def(&cfg.Answer, 3*time.Second)
+	def(&cfg.Answer, 3500*time.Millisecond)
 	def(&cfg.Idle, 5*time.Minute)
 	work, cancel := context.WithCancelCause(context.Background())
 	return &Node{
 		cfg: cfg, rt: rt, keeper: k, egress: e, reports: r,
 		log:  cfg.Log.With("component", "node"),
 		work: work, cancel: cancel,
-		boxes: map[hutch.SandboxID]*box{}, comes: map[hutch.SandboxID]*coming{},
+		boxes: map[hutch.SandboxID]*box{}, comes: map[hutch.SandboxID]*coming{}, ready: map[hutch.SandboxID]*prepared{},
 	}
 }
 
 // Close lets go of every sandbox and returns once nothing of the node runs. The
-// sandboxes go on: the keeper has what it takes to adopt them.
+// sandboxes go on: the keeper has what it takes to adopt them. Prepared machines are removed.
 func (n *Node) Close() {
 	n.cancel(hutch.Errorf(hutch.CodeUnavailable, "the node agent is stopping"))
 	n.wg.Wait()
+	n.emptyShelf()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id, b := range n.boxes {

@@ -10,7 +10,6 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/backoff"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // deadlineInterval is how often deadlines are compared with the clock. A TTL is given
@@ -79,8 +78,7 @@ func (n *Node) watch(b *box) {
 		return // the node is stopping; the sandbox goes on
 	}
 	n.clear(b)
-	failpoint.At(failpoint.EndCleared)
-	used := n.stats(b)
+	used := n.lastStats(b)
 	why, detail := b.whyEnded(exit, used)
 	close(b.gone)
 	_ = b.guest.Close()
@@ -94,12 +92,10 @@ func (n *Node) watch(b *box) {
 	if why != hutch.EndKilled { // that one is reported by the call that asked for it
 		n.reports.SandboxEnded(ctx, b.id, b.currentEpoch(), why, detail)
 	}
-	failpoint.At(failpoint.EndTold)
 	// Last, because until the end is on record the keeper's note on it is the only one.
 	if err := n.keeper.Delete(ctx, b.id); err != nil {
 		n.log.Error("the keeper still has a note on an ended sandbox", "sandbox", b.id, "op", "end", "error", err)
 	}
-	failpoint.At(failpoint.EndForgotten)
 	n.drop(b.id)
 }
 
@@ -119,15 +115,14 @@ func (n *Node) drop(id hutch.SandboxID) {
 	delete(n.boxes, id)
 }
 
-// stats is what a sandbox uses, or has used if it is gone; zero if that cannot be had.
-func (n *Node) stats(b *box) runtime.Stats {
+// lastStats is what a sandbox that has ended had used; zero if that cannot be had.
+func (n *Node) lastStats(b *box) runtime.Stats {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), n.cfg.CallTimeout)
 	defer cancel()
 	st, err := b.sb.Stats(ctx)
 	if err != nil {
-		n.log.Warn("what a sandbox uses is not known", "sandbox", b.id, "op", "measure", "error", err)
+		n.log.Warn("what an ended sandbox had used is not known", "sandbox", b.id, "op", "end", "error", err)
 	}
-	b.noteOOMKills(st.OOMKills)
 	return st
 }
 
@@ -141,9 +136,6 @@ func (b *box) whyEnded(exit runtime.Event, last runtime.Stats) (hutch.SandboxEnd
 		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit: "+b.memoryUse(last)
 	case exit.Pids:
 		b.ending, b.detail = hutch.EndPidsLimit, fmt.Sprintf("it was ended over its cap of processes and threads on the host: at most %d, its limit %d", last.PidsPeak, last.PidsLimit)
-	case !b.deadline.IsZero() && !time.Now().Before(b.deadline):
-		// The keeper came first, of a sandbox that was due for long, or while this process stood still.
-		b.ending, b.detail = hutch.EndExpired, "it was ended at its deadline"
 	default:
 		b.ending, b.detail = hutch.EndCrashed, "its kernel or its guest agent ended unasked"
 	}
@@ -172,7 +164,7 @@ func (n *Node) followEvents(b *box) (runtime.Event, bool) {
 			case runtime.KindExited:
 				last = ev
 			case runtime.KindOOMKill:
-				n.wg.Go(func() { n.stats(b) })
+				b.noteOOMKill()
 			case runtime.KindMemoryHigh:
 				n.wg.Go(func() { n.relieve(b) })
 			}
@@ -180,13 +172,8 @@ func (n *Node) followEvents(b *box) (runtime.Event, bool) {
 	}
 }
 
-// relieve asks the guest to end its largest command before the kernel ends everything. Where
-// the kernel has come first there is nothing to save any more, and whoever is the largest now is
-// not who took the memory.
+// relieve asks the guest to end its largest command before the kernel ends everything.
 func (n *Node) relieve(b *box) {
-	if st := n.stats(b); st.WorkingSet < st.MemoryLimit/2 {
-		return
-	}
 	err := n.call(n.work, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			_, err := b.guest.Relieve(ctx)

@@ -158,7 +158,6 @@ type Stats struct {
 	MemoryPeak  int64         // most bytes charged at once
 	MemoryLimit int64         // bytes
 	Disk        int64         // bytes of the writable layer on the host's disk; 0 on the memory tier
-	OOMKills    int64         // processes that the kernel ended over MemoryLimit: counted before they are gone
 	PidsPeak    int64         // most processes and threads on the host at once; 0 = not known
 	PidsLimit   int64         // the cap on them
 }

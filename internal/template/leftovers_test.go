@@ -54,33 +54,4 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 	check("a record was being written", half)
-
-	const key, busy = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "ff112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
-	var kept []string
-	for _, k := range []string{key, busy} {
-		dir, err := b.makeDir(k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		record := filepath.Join(b.buildsDir(), "."+k+".json.atomic-1")
-		if err := os.WriteFile(record, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if k == busy {
-			kept = append(kept, dir, record)
-		}
-	}
-	unlock, ok, err = b.tryLock(busy)
-	if err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	b.Sweep()
-	for _, name := range kept {
-		if _, err := os.Stat(name); err != nil {
-			t.Errorf("of a build under way: %v", err)
-		}
-	}
-	unlock()
-	b.Sweep()
-	check("after a sweep", half) // which is no build's
 }

@@ -120,41 +120,6 @@ func TestProjectsAreHeldToTheirLimits(t *testing.T) {
 	w.wantAgreement()
 }
 
-// The same of what they may use in sum.
-func TestProjectsAreHeldToTheirSizes(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.control.ProjectMilliCPU, w.control.ProjectMemoryMB = 2000, 2048 })
-	size := func(milliCPU, mb int) func(*hutch.CreateSandbox) {
-		return func(r *hutch.CreateSandbox) { r.Resources.MilliCPU, r.Resources.MemoryMB = milliCPU, mb }
-	}
-	refused := func(what string, milliCPU, mb int, want error) {
-		t.Helper()
-		req := request()
-		size(milliCPU, mb)(&req)
-		_, err := w.c.CreateSandbox(w.ctx(), req)
-		wantError(t, what, err, want)
-	}
-	refused("CPUs that it never gets", 2100, 64, hutch.ErrBadRequest)
-	refused("memory that it never gets", 100, 2049, hutch.ErrBadRequest)
-	sb := w.create(size(1500, 1024))
-	if _, err := w.c.PauseSandbox(w.ctx(), project, sb.ID); err != nil {
-		t.Fatal(err)
-	}
-	refused("CPUs that a paused one has", 600, 64, hutch.ErrRateLimited)
-	w.restart()
-	refused("memory that a paused one has, after a restart", 100, 1025, hutch.ErrRateLimited)
-	w.create(size(500, 1024))
-	other := request()
-	other.Project = "another"
-	if _, err := w.c.CreateSandbox(w.ctx(), other); err != nil {
-		t.Errorf("another project: %v", err)
-	}
-	if _, err := w.c.KillSandbox(w.ctx(), project, sb.ID); err != nil {
-		t.Fatal(err)
-	}
-	w.create(size(1500, 1024))
-	w.wantAgreement()
-}
-
 func TestCreateRate(t *testing.T) {
 	w := newWorld(t, func(w *world) { w.control.ProjectCreates = 2 })
 	first := request()

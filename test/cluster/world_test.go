@@ -50,9 +50,6 @@ type world struct {
 	control control.Config
 	node    node.Config
 	*server
-
-	next     hutch.SandboxID // that a fault walk makes
-	nextExec hutch.ExecID
 }
 
 // server is one run of the server on a world.

@@ -53,28 +53,14 @@ func TestCaseO01OutOfMemoryIsSaid(t *testing.T) {
 	s := common(t)
 	for _, tier := range []hutch.DiskTier{hutch.TierDisk, hutch.TierMemory} {
 		sb := s.create(t, api.CreateSandbox{MemoryMB: ptr(256), DiskTier: tier})
-		for range 2 {
+		for range 3 {
 			r := s.run(t, sb.ID, hog)
-			if r.EndReason == hutch.ExecSandboxGone {
-				t.Fatalf("%s tier: the sandbox is gone: %s", tier, s.ask(t, "GET", "/v1/sandboxes/"+string(sb.ID), "").body)
-			}
 			wantOOM(t, r, 256<<20)
 			if r.PeakMemoryBytes == 0 {
 				t.Error("no peak is on record")
 			}
 			s.inside(t, sb.ID, `echo alive`, "alive")
 		}
-		// What makes nothing of the end of what it started is told on, too.
-		wantShort(t, "a script that goes on", s.run(t, sb.ID, hog+`; echo on`))
-	}
-}
-
-// wantShort fails the test unless a command was ended for memory, or, where the kernel has ended
-// something that it had started and it went on, says that that was so.
-func wantShort(t *testing.T, what string, r api.ExecResult) {
-	t.Helper()
-	if r.EndReason != hutch.ExecOOM && !slices.Contains(r.LimitsHit, "memory") || len(numbers(r.Detail)) < 2 {
-		t.Errorf("%s: %s, exit code %d, %v, %q", what, r.EndReason, r.ExitCode, r.LimitsHit, r.Detail)
 	}
 }
 
@@ -167,7 +153,10 @@ func TestCaseO05TheLargestGoesFirst(t *testing.T) {
 		"one that grows":     `exec python3 -c 'import time; kept = []` + "\n" + `while True: kept.append(bytearray(8 << 20)); time.sleep(0.02)'`,
 		"children that grow": `for i in 1 2 3 4 5 6; do python3 -c 'import time; kept = []` + "\n" + `while True: kept.append(bytearray(2 << 20)); time.sleep(0.02)' & done; wait`,
 	} {
-		wantShort(t, name, s.run(t, sb.ID, filler, timeout(120)))
+		r := s.run(t, sb.ID, filler, timeout(120))
+		if r.EndReason != hutch.ExecOOM {
+			t.Errorf("%s ended by %s, %q", name, r.EndReason, r.Detail)
+		}
 		if x, err := s.client.ExecRecord(t.Context(), bystander); err != nil || !x.Running {
 			t.Fatalf("%s: the command beside it: %+v, %v", name, x.Result, err)
 		}
@@ -251,14 +240,16 @@ func TestCaseO08NoNeighbourTakesTheMachine(t *testing.T) {
 	for _, id := range burners {
 		before[id] = s.hostCPU(t, id)
 	}
-	within(t, 10*time.Second, "a create beside them", func() {
-		sb := s.create(t, api.CreateSandbox{MemoryMB: ptr(128)})
-		within(t, 5*time.Second, "a neighbour's command", func() { s.inside(t, sb.ID, `echo here`, "here") })
-		if err := s.client.Kill(t.Context(), sb.ID); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, id := range burners { // else the create met nothing
+	for range 2 {
+		within(t, 10*time.Second, "a create beside them", func() {
+			sb := s.create(t, api.CreateSandbox{MemoryMB: ptr(128)})
+			within(t, 5*time.Second, "a neighbour's command", func() { s.inside(t, sb.ID, `echo here`, "here") })
+			if err := s.client.Kill(t.Context(), sb.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, id := range burners { // else the creates met nothing
 		eventually(t, "it burns", func() bool { return s.hostCPU(t, id)-before[id] > 100*time.Millisecond })
 	}
 }
@@ -364,21 +355,11 @@ func (s *server) control(t *testing.T, name string, id hutch.SandboxID, took *ti
 	}
 }
 
-// endedByMemory says whether a sandbox in which a call has failed has ended whole over its
-// memory, which takes a moment to be on record.
+// endedByMemory says whether a sandbox has ended whole over its memory.
 func (s *server) endedByMemory(t *testing.T, id hutch.SandboxID) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), grace)
-	defer cancel()
-	var why hutch.SandboxEnd
-	_ = poll(ctx, "it has ended", func() (bool, error) {
-		a := s.ask(t, "GET", "/v1/sandboxes/"+string(id), "")
-		if a.status == http.StatusNotFound {
-			why = answered[api.Error](a).EndReason
-		}
-		return a.status == http.StatusNotFound, nil
-	})
-	return why == hutch.EndOOM
+	a := s.ask(t, "GET", "/v1/sandboxes/"+string(id), "")
+	return a.status == http.StatusNotFound && answered[api.Error](a).EndReason == hutch.EndOOM
 }
 
 // times are how long calls took, by what they are.

@@ -4,10 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	_ "embed"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -42,7 +40,7 @@ func TestProfileOfASandbox(t *testing.T) {
 		t.Fatalf("create with a profile that there is not: %v", err)
 	}
 	image, _ := s.client.Template(t.Context(), "base")
-	if image.Profile != "" {
+	if image.Profile != hutch.ProfileRoot {
 		t.Errorf("base has the profile %q", image.Profile)
 	}
 	cache := os.Getenv("HUTCH_CACHE_DIR")
@@ -136,53 +134,10 @@ func TestLockedSandboxRefusesRoot(t *testing.T) {
 			}
 		}
 	}
-	s.refusesRootOnE2B(t, sb)
 	term := s.terminal(t, sb, client.TerminalOptions{})
 	term.types("echo \"I am <$(id -u)>\"; grep NoNewPrivs /proc/self/status\n")
 	term.sees("I am <1000>")
 	term.sees("NoNewPrivs:\t1")
-}
-
-// refusesRootOnE2B asks for root through E2B's API, which elsewhere does as root what a user may
-// not do.
-func (s *server) refusesRootOnE2B(t *testing.T, sb hutch.SandboxID) {
-	t.Helper()
-	headers := func(user, typ string) []string {
-		h := []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"))}
-		for k, v := range s.agentCall(t, sb, "", typ).Header {
-			h = append(h, k, v)
-		}
-		return h
-	}
-	for _, c := range []struct {
-		user, path, body string
-		status           int
-	}{
-		{"user", "/files?username=user&path=/etc/hostname", "", http.StatusOK},
-		{"user", "/files?username=user&path=/etc/shadow", "", http.StatusForbidden},
-		{"user", "/files?username=root&path=/etc/hostname", "", http.StatusForbidden},
-		{"user", "/filesystem.Filesystem/Stat", `{"path": "/etc/hostname"}`, http.StatusOK},
-		{"root", "/filesystem.Filesystem/Stat", `{"path": "/etc/hostname"}`, http.StatusForbidden},
-		{"user", "/filesystem.Filesystem/MakeDir", `{"path": "/workspace/e2b"}`, http.StatusOK},
-		{"user", "/filesystem.Filesystem/MakeDir", `{"path": "/etc/e2b"}`, http.StatusForbidden},
-		{"root", "/filesystem.Filesystem/MakeDir", `{"path": "/workspace/by-root"}`, http.StatusForbidden},
-	} {
-		method := http.MethodGet
-		if c.body != "" {
-			method = http.MethodPost
-		}
-		if a := s.ask(t, method, c.path, c.body, headers(c.user, "application/json")...); a.status != c.status {
-			t.Errorf("E2B's %s %s as %s: %d %.200s, want %d", c.path, c.body, c.user, a.status, a.body, c.status)
-		}
-	}
-	for user, want := range map[string]string{"user": base64.StdEncoding.EncodeToString([]byte("uid=1000\n")), "root": "permission_denied"} {
-		message := `{"process": {"cmd": "/bin/sh", "args": ["-c", "echo uid=$(id -u)"]}}`
-		framed := append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
-		a := s.ask(t, http.MethodPost, "/process.Process/Start", string(framed), headers(user, "application/connect+json")...)
-		if !strings.Contains(a.body, want) {
-			t.Errorf("E2B's process as %s: %.500q, want %s", user, a.body, want)
-		}
-	}
 }
 
 // rootsProgram is a tar with a program that belongs to root and says that it runs as root.
@@ -318,10 +273,10 @@ func TestAnAgentWorksInALockedSandbox(t *testing.T) {
 	}
 }
 
-// A sandbox that is locked because its project's are is taken over by the next server as it is.
+// A locked sandbox is taken over by the next server as it is.
 func TestLockedSandboxStaysLockedThroughARestart(t *testing.T) {
-	s := own(t, "--project-profile", "default=locked")
-	sb := s.create(t, api.CreateSandbox{}).ID
+	s := own(t)
+	sb := s.create(t, api.CreateSandbox{Profile: hutch.ProfileLocked}).ID
 	s.out(t, sb, "echo kept > /workspace/f")
 	s.kill9(t)
 	if err := s.start(); err != nil {
@@ -332,10 +287,6 @@ func TestLockedSandboxStaysLockedThroughARestart(t *testing.T) {
 	}
 	if _, err := s.client.Exec(t.Context(), sb, api.ExecRequest{Cmd: "id", User: "root"}); !errors.Is(err, hutch.ErrForbidden) {
 		t.Errorf("root after a restart: %v", err)
-	}
-	// It was the operator who wanted that project's sandboxes locked, unless they ask not to be.
-	if root := s.create(t, api.CreateSandbox{Profile: hutch.ProfileRoot}).ID; s.out(t, root, "id -u") != "0" {
-		t.Error("a sandbox that asks for root is not")
 	}
 }
 

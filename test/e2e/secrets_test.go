@@ -58,7 +58,6 @@ func (s *server) plant(t *testing.T) api.Sandbox {
 // What an image has in the place of the agent, or a link there that leads elsewhere, is not what
 // runs: the agent's own image comes from outside and lies over it, read-only.
 func TestCaseP01TheAgentComesFromOutside(t *testing.T) {
-	t.Parallel()
 	const ran = "#!/bin/sh\n/bin/touch /ran\nexec /bin/sleep 1000\n"
 	s := withTemplates(t, func(s *server, cache string) {
 		for name, place := range map[string][]imagetest.Entry{
@@ -81,7 +80,6 @@ func TestCaseP01TheAgentComesFromOutside(t *testing.T) {
 
 // Root inside who covers or moves the agent's place changes nothing of what comes later.
 func TestCaseP01TheAgentsPlaceIsNotTrusted(t *testing.T) {
-	t.Parallel()
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
 	for name, cmd := range map[string]string{
@@ -106,7 +104,6 @@ func TestCaseP01TheAgentsPlaceIsNotTrusted(t *testing.T) {
 }
 
 func TestCaseP03NothingTellsValues(t *testing.T) {
-	t.Parallel()
 	s := own(t, "--log-json")
 	sb := s.plant(t)
 	at := "/v1/sandboxes/" + string(sb.ID)
@@ -156,7 +153,6 @@ func around(text, what string) string {
 // Nothing of the node is reached from inside: neither the server, by whatever address of the
 // host, nor the gateway beyond the link, nor a neighbour, nor a socket of the host's.
 func TestCaseP05NothingOfTheNodeIsReached(t *testing.T) {
-	t.Parallel()
 	s := own(t)
 	sb, neighbour := s.create(t, api.CreateSandbox{}), s.create(t, api.CreateSandbox{})
 	s.background(t, neighbour.ID, `exec python3 -m http.server 9000 --bind 0.0.0.0`)
@@ -196,7 +192,6 @@ for t in sys.argv[1:]:
 }
 
 func TestCaseP06NoSecretIsOnDisk(t *testing.T) {
-	t.Parallel()
 	s := own(t)
 	sb := s.plant(t)
 	search := func(when string) {

@@ -93,7 +93,7 @@ func (e *Exec) startInShell() error {
 	}
 	if g := e.measured(); g != nil {
 		e.before = g.Usage()
-		e.baseline, e.allBefore = e.table.cfg.Cgroups.Refused(), e.table.cfg.Cgroups.CPU()
+		e.baseline = e.table.cfg.Cgroups.Refused()
 	}
 	s.begin(e, files)
 	for _, p := range e.pumps {

@@ -50,19 +50,17 @@ type Exec struct {
 	stopping chan struct{} // closed by the first stop
 	stopMu   sync.Mutex    // one killing of the tree at a time
 
-	mu        sync.Mutex
-	stop      *StopOptions      // the first one
-	killAt    time.Time         // when a stop under way turns to KILL
-	group     *cgroup.Group     // nil: none
-	baseline  int64             // forks refused to all commands before this one
-	allBefore time.Duration     // CPU time of all commands before this one
-	peak      int64             // most memory of the tree that was seen
-	seen      map[int]uint64    // processes once seen in the tree: pid → start
-	result    *hutch.ExecResult // set once ended, without the output
-	all       time.Duration     // CPU time of all commands while it ran; set with result
-	readers   int               // of the output
-	settled   bool              // the result is recorded elsewhere
-	gone      bool              // nobody will come to read any more
+	mu       sync.Mutex
+	stop     *StopOptions      // the first one
+	killAt   time.Time         // when a stop under way turns to KILL
+	group    *cgroup.Group     // nil: none
+	baseline int64             // forks refused to all commands before this one
+	peak     int64             // most memory of the tree that was seen
+	seen     map[int]uint64    // processes once seen in the tree: pid → start
+	result   *hutch.ExecResult // set once ended, without the output
+	readers  int               // of the output
+	settled  bool              // the result is recorded elsewhere
+	gone     bool              // nobody will come to read any more
 }
 
 func newExec(t *Table, id hutch.ExecID, spec hutch.ExecSpec, set Settings) *Exec {
@@ -94,7 +92,7 @@ func (e *Exec) start() error {
 		return hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox has no room for another command: stop some first")
 	}
 	if tree := e.table.cfg.Cgroups; tree != nil {
-		e.baseline, e.allBefore = tree.Refused(), tree.CPU()
+		e.baseline = tree.Refused()
 		if e.group, err = tree.New(string(e.id), e.settings.Limits); err != nil {
 			e.table.cfg.Log.Warn("running a command without a control group", "err", err)
 		} else {
@@ -279,7 +277,7 @@ func (e *Exec) Status(full bool) guestapi.ExecStatus {
 	e.mu.Lock()
 	if e.result != nil {
 		r := *e.result
-		s.Result, s.Running, s.AllCPU = &r, false, e.all
+		s.Result, s.Running = &r, false
 	}
 	e.mu.Unlock()
 	if s.Result != nil && full {

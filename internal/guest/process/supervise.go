@@ -198,9 +198,6 @@ func (e *Exec) account(r *hutch.ExecResult, x exit) {
 	if group != nil {
 		u := group.Usage()
 		r.CPU = max(r.CPU, u.CPU-e.before.CPU)
-		e.mu.Lock()
-		e.all = max(e.table.cfg.Cgroups.CPU()-e.allBefore, r.CPU)
-		e.mu.Unlock()
 		refused = max(u.Refused-e.before.Refused, e.table.cfg.Cgroups.Refused()-e.baseline)
 		if e.session == nil { // else the peak can be another's
 			r.PeakMemory = max(r.PeakMemory, u.Memory)

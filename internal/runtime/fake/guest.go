@@ -10,7 +10,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
-	"hutch.dev/hutch/internal/runtime"
 )
 
 // Guest is the scripted guest of one sandbox. Its exported methods inject failures.
@@ -31,8 +30,6 @@ type Guest struct {
 	files      map[string][]byte
 	lastPID    int
 	steps      int // what it did, for its CPU time
-
-	ran, waited time.Duration // by Turns
 }
 
 // execution is one command. Its exported fields are what a snapshot keeps.
@@ -55,14 +52,7 @@ type execution struct {
 	Stop        *stopping
 	Children    []hutch.KilledProcess
 	Result      *hutch.ExecResult
-	Steps       int           // what it did
-	Before      int           // what all had done when it began
-	All         time.Duration // see guestapi.ExecStatus.AllCPU
 }
-
-// guestStep is what a guest says that a step took: three times what the host does, as a guest
-// that had to wait for its CPU.
-const guestStep = 3 * time.Millisecond
 
 // stopping is a stop under way: TERM has been sent.
 type stopping struct {
@@ -117,20 +107,6 @@ func (g *Guest) Mute(on bool) {
 	g.changeLocked()
 }
 
-// Turns adds to what the sandbox's threads are said to have run, and to have waited for a CPU.
-func (g *Guest) Turns(ran, waited time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.ran += ran
-	g.waited += waited
-}
-
-func (g *Guest) turns() (ran, waited time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.ran, g.waited
-}
-
 // Restart makes the guest forget who it is, as an agent that was replaced would.
 func (g *Guest) Restart() {
 	g.mu.Lock()
@@ -147,9 +123,6 @@ func (g *Guest) Identified() bool {
 
 // Crash ends the sandbox from inside.
 func (g *Guest) Crash() { g.m.exit(false) }
-
-// MemoryWasHigh makes the host report that memory is short, when it is no more.
-func (g *Guest) MemoryWasHigh() { g.m.emit(runtime.KindMemoryHigh) }
 
 // OOM makes the kernel end the sandbox for memory.
 func (g *Guest) OOM() { g.m.exit(true) }
@@ -246,7 +219,7 @@ func (g *Guest) resumeExecs() {
 // startLocked starts a command.
 func (g *Guest) startLocked(s guestapi.StartExec) *execution {
 	now := time.Now()
-	e := &execution{ID: s.ID, Spec: s.Spec, PID: g.pidLocked(), StartedAt: now, LastOutput: now, Script: script(s.Spec), Before: g.steps}
+	e := &execution{ID: s.ID, Spec: s.Spec, PID: g.pidLocked(), StartedAt: now, LastOutput: now, Script: script(s.Spec)}
 	g.execs[s.ID] = e
 	g.changeLocked()
 	g.m.host.wait.Go(func() { g.run(e) })
@@ -303,7 +276,6 @@ func (g *Guest) advanceLocked(e *execution, now time.Time) (next time.Time) {
 			continue
 		}
 		g.steps++
-		e.Steps++
 		o := g.doLocked(e, now)
 		if o.wait {
 			return earlier(next, o.till)
@@ -397,9 +369,8 @@ func (g *Guest) endLocked(e *execution, end hutch.ExecEnd, code int, signal stri
 		Stdout: e.output(e.Stdout, "stdout"), Stderr: e.output(e.Stderr, "stderr"),
 		LeftRunning: slices.Clone(e.Children),
 		StartedAt:   e.StartedAt, EndedAt: now,
-		CPU: time.Duration(max(1, e.Steps)) * guestStep, PeakMemory: 1 << 20,
+		CPU: time.Millisecond, PeakMemory: 1 << 20,
 	}
-	e.All = max(time.Duration(g.steps-e.Before)*guestStep, e.Result.CPU)
 	g.changeLocked()
 }
 
@@ -431,7 +402,7 @@ func (e *execution) output(b []byte, name string) hutch.Output {
 func (e *execution) status() guestapi.ExecStatus {
 	return guestapi.ExecStatus{
 		ID: e.ID, PID: e.PID, Running: e.Result == nil, StartedAt: e.StartedAt.UnixNano(),
-		Stdout: int64(len(e.Stdout)), Stderr: int64(len(e.Stderr)), Result: e.Result, AllCPU: e.All,
+		Stdout: int64(len(e.Stdout)), Stderr: int64(len(e.Stderr)), Result: e.Result,
 	}
 }
 

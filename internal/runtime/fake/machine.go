@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,9 +36,6 @@ type machine struct {
 	stdin  *os.File      // keeps the process alive; closed by the kernel if we die
 	proc   *os.Process   // the sandbox's first process, as the host sees it
 	reaped chan struct{} // closed once the process is gone and nothing of the machine runs
-
-	kills atomic.Int64 // by the kernel, for memory
-	short atomic.Bool  // of memory
 
 	mu        sync.Mutex
 	mode      mode

@@ -34,11 +34,7 @@ type Sandbox struct {
 	ended  bool // events is closed
 }
 
-var (
-	_ runtime.Sandbox   = (*Sandbox)(nil)
-	_ runtime.Scheduled = (*Sandbox)(nil)
-	_ runtime.Counted   = (*Sandbox)(nil)
-)
+var _ runtime.Sandbox = (*Sandbox)(nil)
 
 // Start implements runtime.Sandbox.
 func (s *Sandbox) Start(ctx context.Context, o runtime.StartOptions) error {
@@ -179,7 +175,7 @@ func (s *Sandbox) Stats(ctx context.Context) (runtime.Stats, error) {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	st := runtime.Stats{MemoryLimit: int64(m.spec.Resources.MemoryMB) << 20, OOMKills: m.kills.Load(), PidsLimit: int64(m.spec.Resources.Pids)}
+	st := runtime.Stats{MemoryLimit: int64(m.spec.Resources.MemoryMB) << 20, PidsLimit: int64(m.spec.Resources.Pids)}
 	if m.pids {
 		st.PidsPeak = st.PidsLimit
 	}
@@ -188,9 +184,6 @@ func (s *Sandbox) Stats(ctx context.Context) (runtime.Stats, error) {
 		st.CPU = time.Duration(steps) * time.Millisecond
 		if m.mode != dead {
 			st.Memory = min(baseMemory+held, st.MemoryLimit)
-			if m.short.Load() {
-				st.Memory = st.MemoryLimit
-			}
 			st.WorkingSet = st.Memory
 		}
 		if m.spec.Resources.DiskTier == hutch.TierDisk {
@@ -200,29 +193,6 @@ func (s *Sandbox) Stats(ctx context.Context) (runtime.Stats, error) {
 	m.peak = max(m.peak, st.Memory)
 	st.MemoryPeak = m.peak
 	return st, nil
-}
-
-// CPU implements runtime.Counted.
-func (s *Sandbox) CPU() (time.Duration, error) {
-	s.m.mu.Lock()
-	g := s.m.guest
-	s.m.mu.Unlock()
-	if g == nil {
-		return 0, nil
-	}
-	steps, _, _ := g.usage()
-	return time.Duration(steps) * time.Millisecond, nil
-}
-
-// Turns implements runtime.Scheduled: what its guest was told to say.
-func (s *Sandbox) Turns() (ran, waited time.Duration) {
-	s.m.mu.Lock()
-	g := s.m.guest
-	s.m.mu.Unlock()
-	if g == nil {
-		return 0, 0
-	}
-	return g.turns()
 }
 
 // Handles implements runtime.Sandbox.

@@ -408,7 +408,6 @@ func (g *Guest) serveRelieve(*http.Request) (any, error) {
 	if largest == nil {
 		return nil, hutch.Errorf(hutch.CodeNotFound, "no command runs")
 	}
-	g.m.short.Store(false)
 	g.stopLocked(largest, guestapi.Stop{Reason: hutch.ExecOOM, Detail: "ended to free memory"}, time.Now())
 	return largest.status(), nil
 }

@@ -182,22 +182,3 @@ func TestMailboxRepeatsWhatWasRead(t *testing.T) {
 		}
 	}
 }
-
-func TestOverMemory(t *testing.T) {
-	now := time.Now()
-	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	for name, c := range map[string]struct {
-		kills        int64
-		killed, high time.Time
-		want         bool
-	}{
-		"at once":                              {1, ago(time.Second), ago(2 * time.Second), true},
-		"long after a kill, memory full since": {3, ago(time.Minute), ago(time.Second), true},
-		"long after a kill":                    {3, ago(time.Minute), ago(time.Minute), false},
-		"without one":                          {0, time.Time{}, ago(time.Second), false},
-	} {
-		if got := overMemory(c.kills, c.killed, c.high, now); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}

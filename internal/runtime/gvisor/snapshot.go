@@ -15,7 +15,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime/gvisor/gen"
-	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -201,12 +200,10 @@ func (s *sandbox) flip(ctx context.Context, method string, during, after phase) 
 		s.rec.Phase = before // as the record still has it: no call was made
 		return err
 	}
-	failpoint.At(failpoint.MachineTurning)
 	// Not to be given up by a caller who leaves: it takes half a millisecond.
 	ctx = context.WithoutCancel(ctx)
 	if err := s.call(ctx, call{method: method, limit: pauseLimit}); err != nil {
 		return err
 	}
-	failpoint.At(failpoint.MachineTurned)
 	return s.enter(after)
 }

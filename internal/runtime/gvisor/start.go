@@ -18,7 +18,6 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 
 	"hutch.dev/hutch/internal/runtime"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 const (
@@ -77,7 +76,6 @@ func (s *sandbox) Start(ctx context.Context, o runtime.StartOptions) error {
 	if err := s.enter(starting); err != nil {
 		return s.fail(err, "started")
 	}
-	failpoint.At(failpoint.MachineStarting)
 	if o.Snapshot == "" {
 		err = s.boot(ctx)
 	} else {
@@ -86,14 +84,15 @@ func (s *sandbox) Start(ctx context.Context, o runtime.StartOptions) error {
 	if err != nil {
 		return s.fail(err, "started")
 	}
-	failpoint.At(failpoint.MachineBooted)
 	s.stage("rpc", begun)
 	if err := s.limitCPU(); err != nil {
 		return s.fail(err, "started")
 	}
-	err = s.enter(running)
-	failpoint.At(failpoint.MachineRunning)
-	return s.fail(err, "started")
+	if err := s.enter(running); err != nil {
+		return s.fail(err, "started")
+	}
+	s.calmLater()
+	return nil
 }
 
 // boot starts the sandbox from its image.

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -44,7 +43,6 @@ func (r *Runtime) sweep(ctx context.Context, id hutch.SandboxID) error {
 	if err := r.sweepProcs(ctx, id); err != nil {
 		return err
 	}
-	failpoint.At(failpoint.SweepKilled)
 	tree, err := r.tree()
 	if err != nil {
 		return err
@@ -56,7 +54,6 @@ func (r *Runtime) sweep(ctx context.Context, id hutch.SandboxID) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	failpoint.At(failpoint.SweepNoGroup)
 	// Once more: a create under way when the first look was taken may have gone on
 	// until its group was killed.
 	if err := r.sweepProcs(ctx, id); err != nil {

@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +33,6 @@ func (r *Runtime) Traces(_ context.Context, deep bool) ([]hutch.Trace, error) {
 		deep bool
 	}{
 		{"processes", r.traceProcs, false},
-		{"ended processes", traceDefunct, false},
 		{"control groups", r.traceGroups, false},
 		{"state directories", r.traceBoxes, false},
 		{"the isolator's files", r.traceRunsc, false},
@@ -70,30 +68,6 @@ func (r *Runtime) traceProcs() ([]hutch.Trace, error) {
 			t.Since = booted.Add(time.Duration(start) * time.Second / ticks)
 		}
 		out = append(out, t)
-	}
-	return out, nil
-}
-
-// traceDefunct names children of this process that have ended and that it has not reaped.
-// Whose they were cannot be told any more. Each is there for a moment; one that stays is a
-// fault of ours, which would use up the host's process numbers in the end.
-func traceDefunct() ([]hutch.Trace, error) {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return nil, err
-	}
-	var out []hutch.Trace
-	self := strconv.Itoa(os.Getpid())
-	for _, path := range stats {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			continue // gone meanwhile
-		}
-		// proc(5): the name is in brackets and may hold anything; state and parent follow.
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-		if len(f) > 1 && f[0] == "Z" && f[1] == self {
-			out = append(out, hutch.Trace{Kind: hutch.TraceProcess, Name: filepath.Base(filepath.Dir(path)) + " (defunct)"})
-		}
 	}
 	return out, nil
 }
@@ -218,13 +192,6 @@ func (r *Runtime) traceDisks() ([]hutch.Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := findPlace(r.boxesDir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // there was none yet
-	}
-	if err != nil {
-		return nil, err
-	}
 	var out []hutch.Trace
 	for _, e := range es {
 		pid, err := strconv.Atoi(e.Name())
@@ -238,8 +205,12 @@ func (r *Runtime) traceDisks() ([]hutch.Trace, error) {
 		}
 		seen := map[hutch.SandboxID]bool{}
 		for _, fd := range fds {
-			below, ok := p.holds(filepath.Join(dir, fd.Name()))
-			if !ok || !strings.HasSuffix(below, " (deleted)") {
+			target, err := os.Readlink(filepath.Join(dir, fd.Name()))
+			if err != nil {
+				continue
+			}
+			below, ok := strings.CutPrefix(target, r.boxesDir()+"/")
+			if !ok || !strings.HasSuffix(target, " (deleted)") {
 				continue
 			}
 			id, _, _ := strings.Cut(below, "/")

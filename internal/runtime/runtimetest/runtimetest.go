@@ -61,6 +61,7 @@ type Commands struct {
 	Read  func(file string) string       // prints file, and fails if there is none
 	File  string                         // an absolute path that can be written
 	ID    string                         // prints the number of the user it runs as
+	Name  string                         // prints the host name
 	// System is an absolute path that only root can write, and that is no place of a locked
 	// sandbox's.
 	System string
@@ -74,6 +75,7 @@ var Shell = Commands{
 	Read:  func(file string) string { return "cat " + file },
 	File:  "/tmp/contract",
 	ID:    "id -u",
+	Name:  "uname -n",
 
 	System: "/etc/contract",
 }
@@ -106,6 +108,11 @@ var checks = []struct {
 	{"start: the guest answers", guestAnswers},
 	{"start: twice is an invalid state", startTwice},
 	{"start: after a failed one only kill is of use", failedStart},
+
+	{"prepared: starts under another name", preparedForAnotherName},
+	{"prepared: several, each its own", preparedAreIndependent},
+	{"prepared: ended before its start", preparedEndsUnused},
+	{"prepared: swept by another runtime", preparedIsSwept},
 
 	{"pause: the guest stands still and goes on", pauseAndResume},
 	{"pause: what is paused, resume: what runs", pauseTwice},

@@ -344,25 +344,6 @@ func (g *Group) Procs() ([]int, error) {
 	return pids, nil
 }
 
-// Threads returns the threads in the group, by the numbers that /proc knows them by.
-func (g *Group) Threads() ([]int, error) {
-	name := "tasks"
-	if g.tree.v2 {
-		name = "cgroup.threads"
-	}
-	b, err := os.ReadFile(filepath.Join(g.dir("cpu"), name))
-	if err != nil {
-		return nil, err
-	}
-	var ids []int
-	for _, s := range strings.Fields(string(b)) {
-		if id, err := strconv.Atoi(s); err == nil && id > 0 {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
-}
-
 // Kill sends every process of the group SIGKILL and does not wait for their end.
 func (g *Group) Kill() error {
 	if g.tree.v2 {

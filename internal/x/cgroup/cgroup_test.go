@@ -156,7 +156,7 @@ func TestV2Files(t *testing.T) {
 	fill(t, dir, map[string]string{
 		"memory.current": "5000\n", "memory.peak": "7000\n", "memory.max": "max\n",
 		"memory.events": "low 0\nhigh 3\noom 2\noom_kill 1\n", "cpu.stat": "usage_usec 1500\nuser_usec 1\n",
-		"memory.stat": "anon 1\ninactive_file 300\nactive_file 200\n", "cgroup.procs": "12\n13\n", "cgroup.threads": "12\n13\n14\n",
+		"memory.stat": "anon 1\ninactive_file 300\nactive_file 200\n", "cgroup.procs": "12\n13\n",
 		"pids.events": "max 0\n", "pids.peak": "31\n", "pids.max": "77\n",
 	})
 	u, err := g.Usage()
@@ -180,9 +180,6 @@ func TestV2Files(t *testing.T) {
 	}
 	if pids, err := g.Procs(); err != nil || !slices.Equal(pids, []int{12, 13}) {
 		t.Errorf("processes: %v, %v", pids, err)
-	}
-	if ids, err := g.Threads(); err != nil || !slices.Equal(ids, []int{12, 13, 14}) {
-		t.Errorf("threads: %v, %v", ids, err)
 	}
 	if err := g.Kill(); err != nil || read(t, filepath.Join(dir, "cgroup.kill")) != "1" {
 		t.Errorf("kill: %v", err)
@@ -302,9 +299,6 @@ func TestLifeOfAGroup(t *testing.T) {
 	u, err := g.Usage()
 	if err != nil || u.MemoryLimit != limits.Memory || u.Memory == 0 {
 		t.Errorf("usage: %+v, %v", u, err)
-	}
-	if ids, err := g.Threads(); err != nil || len(ids) < 3 {
-		t.Errorf("threads: %v, %v", ids, err)
 	}
 	if names, err := tree.List(); err != nil || !slices.Equal(names, []string{"g"}) {
 		t.Errorf("list: %v, %v", names, err)

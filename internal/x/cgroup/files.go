@@ -139,17 +139,6 @@ func (g *Group) pids(p *Pids) error {
 	return nil
 }
 
-// CPU is the CPU time of Usage, by itself.
-func (g *Group) CPU() (time.Duration, error) {
-	if g.tree.v2 {
-		cpu, err := g.keyed("cpu", "cpu.stat")
-		return time.Duration(cpu["usage_usec"]) * time.Microsecond, err
-	}
-	var cpu int64
-	err := g.number("cpuacct", "cpuacct.usage", &cpu)
-	return time.Duration(cpu), err
-}
-
 // PidsRefused is how many processes and threads the group's cap has refused.
 func (g *Group) PidsRefused() (int64, error) {
 	var p Pids

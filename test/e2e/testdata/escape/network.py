@@ -34,7 +34,9 @@ s.close()
 def probe(family, address, port, kind=socket.SOCK_STREAM, why=""):
     """One connect or datagram."""
     s = socket.socket(family, kind)
-    s.settimeout(5)
+    # What goes to all of a subnet this kernel sends and forgets; anything else is refused at once.
+    silent = address == "10.200.0.3"
+    s.settimeout(0.2 if silent else 5)
     began = time.monotonic()
 
     def reach():
@@ -43,7 +45,8 @@ def probe(family, address, port, kind=socket.SOCK_STREAM, why=""):
         return s.recv(100)
 
     refused("%s to %s port %d %s" % ("connect" if kind == socket.SOCK_STREAM else "datagram", address, port, why), reach)
-    check("%s was answered at once %s" % (address, why), time.monotonic() - began < 4)
+    if not silent:
+        check("%s was answered at once %s" % (address, why), time.monotonic() - began < 4)
     s.close()
 
 
