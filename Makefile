@@ -15,7 +15,15 @@ TOOLS          := bin/tools
 export HUTCH_CACHE_DIR ?= /var/cache/hutch
 export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
 
-.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench soak fuzz base templates clean
+# Records of these builds go into a data directory that is thrown away: what is in the cache a
+# server finds by itself, and the templates of one that runs here stay as they are.
+BUILD_TEMPLATE = data=$$(mktemp -d); trap 'rm -rf "$$data"' EXIT; \
+  bin/hutch template build --data-dir "$$data" --cache-dir $(HUTCH_CACHE_DIR)
+
+.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base templates clean help
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 build: setup guest ## bin/hutch: the whole platform in one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/hutch ./cmd/hutch
@@ -30,10 +38,10 @@ setup: ## what building and testing need from the distribution
 	tools/setup
 
 base: build ## the template every sandbox starts from, into the shared cache
-	bin/hutch template build base --cache-dir $(HUTCH_CACHE_DIR)
+	$(BUILD_TEMPLATE) base
 
 templates: base ## every template that comes with hutch, into the shared cache
-	bin/hutch template build code-interpreter --cache-dir $(HUTCH_CACHE_DIR)
+	$(BUILD_TEMPLATE) code-interpreter
 
 demo: build ## an agent's session, from an empty machine to the teardown
 	tools/setup demo
@@ -59,27 +67,14 @@ $(TOOLS)/golangci-lint: tools/go.mod tools/go.sum
 
 bench: build base ## measure against the floor; raw results to docs/bench/, tables into docs/benchmarks.md
 	mkdir -p docs/bench
-	bin/hutch bench create --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/create.json
-	bin/hutch bench exec --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
-	bin/hutch bench files --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
-	bin/hutch bench terminals --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
-	bin/hutch bench density -n 500 --out docs/bench/density.json
-	bin/hutch bench creates --baseline --out docs/bench/creates.json
-	bin/hutch bench disk --out docs/bench/disk.json
-	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
-
-# The tables of the page, in this order: of the results that are there once the recipe gets here.
-FIGURES = $$(for b in create exec files terminals creates density disk cycles; do \
-	  f=docs/bench/$$b.json; [ ! -e $$f ] || echo $$f; done)
-
-soak: build base ## 2,000 sandboxes made, used and ended, nothing may be left of; every test in its long form
-	mkdir -p docs/bench
-	bin/hutch bench cycles -n 2000 --concurrency 8 --out docs/bench/cycles.json
-	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
-	HUTCH_SOAK=1 go test -race -timeout 3h ./...
+	bin/hutch bench create --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/create.json
+	bin/hutch bench exec --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
+	bin/hutch bench files --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
+	bin/hutch bench terminals --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
+	bin/hutch bench report --into docs/benchmarks.md docs/bench/create.json docs/bench/exec.json docs/bench/files.json docs/bench/terminals.json
 
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
 	tools/fuzz $${FUZZTIME:-30s}
 
-clean:
+clean: ## what make has built, but for the templates in the cache
 	rm -rf bin internal/guestimage/bin/guest.erofs

@@ -16,9 +16,6 @@ type CreateSandbox struct {
 	Hostname    string         // a DNS label; empty = derived from the id
 	TTL         *time.Duration // nil = the default; 0 = the most the operator allows
 	IdleTimeout time.Duration  // 0 = none
-	Profile     Profile        // empty = the template's
-	Lease       time.Duration  // 0 = it has no owner that must renew it
-	Budget      Budget
 	Access      Access
 }
 
@@ -114,8 +111,7 @@ type BuildRequest struct {
 
 	Username, Password string // for the registry; never stored
 	Resources          Resources
-	Profile            Profile // of sandboxes that do not ask for one; empty = as it was, else root
-	Force              bool    // build although the result is there
+	Force              bool // build although the result is there
 }
 
 // AuditQuery asks for a project's audited calls, newest first.

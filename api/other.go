@@ -18,7 +18,6 @@ type Template struct {
 	DiskMB     int            `json:"disk_mb,omitempty"`
 	DiskTier   hutch.DiskTier `json:"disk_tier,omitempty"`
 	Pids       int            `json:"pids,omitempty"`
-	Profile    hutch.Profile  `json:"profile"` // of sandboxes that do not ask for one
 	User       string         `json:"user,omitempty"`
 	Cwd        string         `json:"cwd,omitempty"`
 	CreatedAt  time.Time      `json:"created_at"`

@@ -8,8 +8,8 @@ import (
 
 // Terminal is the size of a terminal, in characters.
 type Terminal struct {
-	Rows int `json:"rows"` // 24 when left out of an exec; a resize needs both
-	Cols int `json:"cols"` // 80 when left out of an exec
+	Rows int `json:"rows,omitempty"` // 24 when left out of an exec; a resize needs both
+	Cols int `json:"cols,omitempty"` // 80 when left out of an exec
 }
 
 // TerminalInput is a text frame from a client of a terminal. Binary frames are input

@@ -17,19 +17,22 @@ import (
 // BuildTemplate queues a build of a template from an image and returns at once.
 func (c *Client) BuildTemplate(ctx context.Context, req api.BuildTemplate) (api.Build, error) {
 	var out api.Build
-	return out, c.do(ctx, change(http.MethodPost, pathOf("templates", "build"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("templates", "build"), req), &out)
+	return out, err
 }
 
 // Build returns how far a build is.
 func (c *Client) Build(ctx context.Context, id string) (api.Build, error) {
 	var out api.Build
-	return out, c.do(ctx, get(pathOf("templates", "builds", id), nil), &out)
+	err := c.do(ctx, get(pathOf("templates", "builds", id), nil), &out)
+	return out, err
 }
 
 // Builds lists the project's builds, newest first.
 func (c *Client) Builds(ctx context.Context) ([]api.Build, error) {
 	var out []api.Build
-	return out, c.do(ctx, get(pathOf("templates", "builds"), nil), &out)
+	err := c.do(ctx, get(pathOf("templates", "builds"), nil), &out)
+	return out, err
 }
 
 // FollowBuild hands the lines of a build's log to sink, those to come too, and returns the
@@ -37,19 +40,21 @@ func (c *Client) Builds(ctx context.Context) ([]api.Build, error) {
 func (c *Client) FollowBuild(ctx context.Context, id string, sink func(line string) error) (api.Build, error) {
 	line := 0
 	for n := 0; ; n++ {
-		before := line
+		moved := false
 		res, err := c.send(ctx, get(pathOf("templates", "builds", id, "logs"), url.Values{"follow": {"1"}, "from": {strconv.Itoa(line)}}))
 		if err == nil {
+			began := c.now()
 			err = readBuildLog(res.Body, func(s string) error {
-				line++
+				line, moved = line+1, true
 				return sink(s)
 			})
 			_ = res.Body.Close()
+			moved = moved || c.now().Sub(began) > lastsLong
 		}
 		if err == nil {
 			return c.Build(ctx, id)
 		}
-		if line > before {
+		if moved {
 			n = 0
 		}
 		if !c.again(ctx, n, err) {

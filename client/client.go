@@ -5,9 +5,10 @@
 // package api's. It keeps no state between calls and decides nothing about sandboxes.
 //
 // What is tried again: calls that failed with a retryable code or without an answer,
-// and only those that are safe to repeat, which is all but [Client.WriteStdin]. Waits
-// have full jitter and are no shorter than the server's Retry-After. Errors are
-// [*Error], and errors.Is works with the sentinels of package hutch.
+// and only those that are safe to repeat, which is all but [Client.WriteStdin], uploads of
+// what cannot be read twice, and exclusive writes that may have been done. Waits have full
+// jitter and are no shorter than the server's Retry-After. Errors are [*Error], and errors.Is
+// works with the sentinels of package hutch.
 //
 // A Client is safe for concurrent use. Start with [New], [Client.CreateSandbox] and
 // [Client.Exec].
@@ -43,6 +44,7 @@ type Client struct {
 	maxWait   time.Duration
 	silence   time.Duration
 
+	now    func() time.Time
 	random func() float64
 	sleep  func(context.Context, time.Duration) error
 }
@@ -73,6 +75,9 @@ const (
 	// maxSilence is how long an answer that has begun may pause. The server sends
 	// something every 5 s, so after this the connection is dead, not slow.
 	maxSilence = 60 * time.Second
+	// lastsLong is how long a stream's connection has to last for it to begin anew with the
+	// retries, though nothing came: longer than one that is dead is waited for.
+	lastsLong = 2 * maxSilence
 	// headerTimeout is how long an answer may take to begin: a create or a cancel at the
 	// server's own limits, doubled.
 	headerTimeout = 4 * time.Minute
@@ -100,7 +105,7 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 		base: strings.TrimRight(baseURL, "/"), http: &http.Client{Transport: transport},
 		userAgent: "hutch-go", retries: defaultRetries,
 		backoff: backoff.Policy{Base: backoffBase, Cap: backoffCap}, maxWait: maxRetryAfter, silence: maxSilence,
-		random: mathrand.Float64, sleep: backoff.Sleep,
+		now: time.Now, random: mathrand.Float64, sleep: backoff.Sleep,
 	}
 	for _, o := range opts {
 		o(c)

@@ -40,13 +40,15 @@ func (c *Client) Exec(ctx context.Context, sb hutch.SandboxID, req api.ExecReque
 func (c *Client) StartExec(ctx context.Context, sb hutch.SandboxID, req api.ExecRequest) (api.Exec, error) {
 	req.Background = true
 	var out api.Exec
-	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(sb), "exec"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(sb), "exec"), req), &out)
+	return out, err
 }
 
 // ExecRecord returns the record of a command, which outlives its sandbox.
 func (c *Client) ExecRecord(ctx context.Context, id hutch.ExecID) (api.Exec, error) {
 	var out api.Exec
-	return out, c.do(ctx, get(pathOf("execs", string(id)), nil), &out)
+	err := c.do(ctx, get(pathOf("execs", string(id)), nil), &out)
+	return out, err
 }
 
 // Execs lists a sandbox's commands, newest first, without their output.
@@ -67,7 +69,8 @@ func (c *Client) Cancel(ctx context.Context, id hutch.ExecID, grace *time.Durati
 		req.GraceSeconds = &s
 	}
 	var out api.Exec
-	return out, c.do(ctx, change(http.MethodPost, pathOf("execs", string(id), "cancel"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("execs", string(id), "cancel"), req), &out)
+	return out, err
 }
 
 // Signal sends a signal by name ("INT") to a command's first process, or to all with tree.
@@ -97,7 +100,8 @@ func (c *Client) WriteStdin(ctx context.Context, id hutch.ExecID, offset int64, 
 		return out, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	return out, decodeAnswer(res, &out)
+	err = decodeAnswer(res, &out)
+	return out, err
 }
 
 // Output is a piece of a command's output: bytes of a stream, or a gap.
@@ -139,7 +143,7 @@ type follower struct {
 	sink  func(Output) error
 	first *call // starts the command; nil once its id is known
 	id    hutch.ExecID
-	moved bool // something came since the last failure
+	moved bool // something came since the last failure, or the connection held for long
 }
 
 // call is what to ask next.
@@ -161,8 +165,10 @@ func (c *Client) follow(ctx context.Context, f *follower) (api.ExecEnd, error) {
 		var end api.ExecEnd
 		res, err := c.send(ctx, f.call())
 		if err == nil {
+			began := c.now()
 			end, err = f.read(res)
 			_ = res.Body.Close()
+			f.moved = f.moved || c.now().Sub(began) > lastsLong
 		}
 		if err == nil {
 			return end, nil
@@ -210,7 +216,8 @@ func (f *follower) read(res *http.Response) (api.ExecEnd, error) {
 			}
 		case api.EventExit:
 			var end api.ExecEnd
-			return end, decodeEvent(ev, &end)
+			err := decodeEvent(ev, &end)
+			return end, err
 		case api.EventError:
 			var e api.Error
 			if err := decodeEvent(ev, &e); err != nil {
@@ -281,11 +288,13 @@ func (c *Client) Events(ctx context.Context, id hutch.SandboxID, after int64, si
 		moved := false
 		res, err := c.send(ctx, get(path, url.Values{"follow": {"1"}, "after": {strconv.FormatInt(after, 10)}}))
 		if err == nil {
+			began := c.now()
 			err = readEvents(res.Body, func(ev api.Event) error {
 				after, moved = ev.Seq, true
 				return sink(ev)
 			})
 			_ = res.Body.Close()
+			moved = moved || c.now().Sub(began) > lastsLong
 		}
 		if err == nil {
 			return nil

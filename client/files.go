@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -41,7 +42,8 @@ func (c *Client) Stat(ctx context.Context, f File) (api.File, error) {
 	q := f.call(http.MethodGet, "stat")
 	q.query.Set("details", "1")
 	var out api.File
-	return out, c.do(ctx, q, &out)
+	err := c.do(ctx, q, &out)
+	return out, err
 }
 
 // Files lists a directory down to so many levels (0 = 1), in the order of the paths, page
@@ -54,6 +56,8 @@ func (c *Client) Files(ctx context.Context, f File, depth int) iter.Seq2[api.Fil
 		q.query.Set("depth", strconv.Itoa(depth))
 	}
 	return func(yield func(api.File, error) bool) {
+		q := q
+		q.query = maps.Clone(q.query) // whoever ranges again begins anew
 		for {
 			var page api.Directory
 			if err := c.do(ctx, q, &page); err != nil {
@@ -74,8 +78,9 @@ func (c *Client) Files(ctx context.Context, f File, depth int) iter.Seq2[api.Fil
 }
 
 // ReadFile copies a file, links followed, into w, and returns how many bytes that were. A
-// broken connection is taken up again where it broke; if the file has changed meanwhile
-// the error is hutch.ErrConflict, as w then has a part of what was.
+// broken connection is taken up again where it broke; if the file's size or its time, to the
+// second, is another by then, the error is hutch.ErrConflict, as w has a part of what was. A
+// change that leaves both as they are is not seen.
 func (c *Client) ReadFile(ctx context.Context, f File, w io.Writer) (int64, error) {
 	var (
 		at    int64
@@ -136,10 +141,12 @@ func copyAnswer(w io.Writer, r io.Reader) (int64, error) {
 
 // WriteOptions says what becomes of a file besides its bytes.
 type WriteOptions struct {
-	Mode     string // permissions in octal; empty = as it was, else 0644
-	Owner    string // empty = as it was, else the acting user
-	Group    string
-	Excl     bool // hutch.ErrConflict if there is something
+	Mode  string // permissions in octal; empty = as it was, else 0644
+	Owner string // empty = as it was, else the acting user
+	Group string
+	// Excl is hutch.ErrConflict if there is something. A write whose answer is lost is then not
+	// tried again, as its own file would be in its way: whether it is there, Stat tells.
+	Excl     bool
 	Metadata map[string]string
 }
 
@@ -206,12 +213,14 @@ func (c *Client) WriteFile(ctx context.Context, f File, r io.Reader, o WriteOpti
 }
 
 // put sends one part until it has arrived. What the server has already it skips, so that
-// a repetition changes nothing.
+// a repetition changes nothing; but what must not be there yet is found there by one, so that
+// a part which completes such a file is not sent again once it may have arrived.
 func (c *Client) put(ctx context.Context, q call, part []byte) (api.Written, error) {
+	once := q.query.Get("excl") != "" && q.query.Get("last") != "false"
 	for n := 0; ; n++ {
 		var out api.Written
 		err := c.upload(ctx, q, bytes.NewReader(part), &out)
-		if err == nil || !c.again(ctx, n, err) {
+		if err == nil || (once && (Lost(err) || errors.Is(err, hutch.ErrGuestUnresponsive))) || !c.again(ctx, n, err) {
 			return out, err
 		}
 	}
@@ -235,13 +244,15 @@ func (c *Client) upload(ctx context.Context, q call, body io.Reader, out any) er
 // MakeDir makes a directory and its parents.
 func (c *Client) MakeDir(ctx context.Context, sb hutch.SandboxID, req api.MakeDirectory) (api.File, error) {
 	var out api.File
-	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(sb), "fs", "mkdir"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(sb), "fs", "mkdir"), req), &out)
+	return out, err
 }
 
 // MoveFile renames a file or directory.
 func (c *Client) MoveFile(ctx context.Context, sb hutch.SandboxID, req api.MoveFile) (api.File, error) {
 	var out api.File
-	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(sb), "fs", "move"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(sb), "fs", "move"), req), &out)
+	return out, err
 }
 
 // RemoveFile removes what is at a path; a directory that holds something only if recursive.
@@ -285,7 +296,8 @@ func (c *Client) WriteArchive(ctx context.Context, f File, r io.Reader, keepOwne
 		q.query.Set("keep_owner", "1")
 	}
 	var out api.Unpacked
-	return out, c.upload(ctx, q, io.NopCloser(r), &out)
+	err := c.upload(ctx, q, io.NopCloser(r), &out)
+	return out, err
 }
 
 // SearchOptions says what to look for: names, lines, or both.

@@ -78,8 +78,11 @@ func (c *Client) FollowLogs(ctx context.Context, id hutch.SandboxID, o LogOption
 	}
 }
 
-// LastEvents returns the last events of a sandbox, or with an empty id of the project.
+// LastEvents returns the last n events of a sandbox, or with an empty id of the project.
 func (c *Client) LastEvents(ctx context.Context, id hutch.SandboxID, n int) ([]api.Event, error) {
+	if n < 1 {
+		return nil, nil // to the server 0 is no end of them
+	}
 	path := pathOf("events")
 	if id != "" {
 		path = pathOf("sandboxes", string(id), "events")
@@ -92,13 +95,15 @@ func (c *Client) LastEvents(ctx context.Context, id hutch.SandboxID, n int) ([]a
 // Ports lists the ports of a sandbox that something listens on, and those with labels.
 func (c *Client) Ports(ctx context.Context, id hutch.SandboxID) ([]api.Port, error) {
 	var out []api.Port
-	return out, c.do(ctx, get(pathOf("sandboxes", string(id), "ports"), nil), &out)
+	err := c.do(ctx, get(pathOf("sandboxes", string(id), "ports"), nil), &out)
+	return out, err
 }
 
 // SetPort gives a port a label. Ports need none to be reached.
 func (c *Client) SetPort(ctx context.Context, id hutch.SandboxID, req api.SetPort) (api.Port, error) {
 	var out api.Port
-	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(id), "ports"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(id), "ports"), req), &out)
+	return out, err
 }
 
 // UnsetPort takes a port's label away.
@@ -109,13 +114,15 @@ func (c *Client) UnsetPort(ctx context.Context, id hutch.SandboxID, port int) er
 // Usage returns what a sandbox uses now.
 func (c *Client) Usage(ctx context.Context, id hutch.SandboxID) (api.Usage, error) {
 	var out api.Usage
-	return out, c.do(ctx, get(pathOf("sandboxes", string(id), "usage"), nil), &out)
+	err := c.do(ctx, get(pathOf("sandboxes", string(id), "usage"), nil), &out)
+	return out, err
 }
 
 // Shells lists the shell sessions of a sandbox.
 func (c *Client) Shells(ctx context.Context, id hutch.SandboxID) ([]api.Shell, error) {
 	var out []api.Shell
-	return out, c.do(ctx, get(pathOf("sandboxes", string(id), "shells"), nil), &out)
+	err := c.do(ctx, get(pathOf("sandboxes", string(id), "shells"), nil), &out)
+	return out, err
 }
 
 // CloseShell ends a shell session with everything that runs in it.

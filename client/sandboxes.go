@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -16,13 +17,15 @@ import (
 // CreateSandbox makes a sandbox and returns once it runs.
 func (c *Client) CreateSandbox(ctx context.Context, req api.CreateSandbox) (api.Sandbox, error) {
 	var out api.Sandbox
-	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("sandboxes"), req), &out)
+	return out, err
 }
 
 // Sandbox returns a sandbox; hutch.ErrSandboxGone if it has ended.
 func (c *Client) Sandbox(ctx context.Context, id hutch.SandboxID) (api.Sandbox, error) {
 	var out api.Sandbox
-	return out, c.do(ctx, get(pathOf("sandboxes", string(id)), nil), &out)
+	err := c.do(ctx, get(pathOf("sandboxes", string(id)), nil), &out)
+	return out, err
 }
 
 // SandboxFilter chooses sandboxes; zero fields do not filter.
@@ -67,6 +70,7 @@ func (c *Client) Sandboxes(ctx context.Context, f SandboxFilter) iter.Seq2[api.S
 // pages walks a listing.
 func pages[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
+		query := maps.Clone(query) // whoever ranges again begins anew
 		for {
 			var page []T
 			header, err := c.retry(ctx, get(path, query), func(res *http.Response) error {
@@ -95,38 +99,23 @@ func pages[T any](ctx context.Context, c *Client, path string, query url.Values)
 // Lifecycle says when a sandbox ends.
 func (c *Client) Lifecycle(ctx context.Context, id hutch.SandboxID) (api.Lifecycle, error) {
 	var out api.Lifecycle
-	return out, c.do(ctx, get(pathOf("sandboxes", string(id), "lifecycle"), nil), &out)
+	err := c.do(ctx, get(pathOf("sandboxes", string(id), "lifecycle"), nil), &out)
+	return out, err
 }
 
 // Extend moves a sandbox's end to ttl from now; 0 = the most the operator allows.
 func (c *Client) Extend(ctx context.Context, id hutch.SandboxID, ttl time.Duration) (api.Lifecycle, error) {
 	s := ttl.Seconds()
 	var out api.Lifecycle
-	return out, c.do(ctx, change(http.MethodPatch, pathOf("sandboxes", string(id), "lifecycle"), api.UpdateLifecycle{TTLSeconds: &s}), &out)
-}
-
-// Renew says that the owner of a sandbox that has a lease lives, which holds for the lease
-// from now. It is hutch.ErrSandboxGone once the lease has run out.
-func (c *Client) Renew(ctx context.Context, id hutch.SandboxID) (api.Lifecycle, error) {
-	var out api.Lifecycle
-	return out, c.do(ctx, change(http.MethodPost, pathOf("sandboxes", string(id), "renew"), nil), &out)
-}
-
-// Leaks compares the server's records with what is on its host. With sweep it removes what
-// nobody accounts for. It needs a key of scope admin.
-func (c *Client) Leaks(ctx context.Context, sweep bool) (api.Leaks, error) {
-	var out api.Leaks
-	q := url.Values{}
-	if sweep {
-		q.Set("sweep", "true")
-	}
-	return out, c.do(ctx, get(pathOf("leaks"), q), &out)
+	err := c.do(ctx, change(http.MethodPatch, pathOf("sandboxes", string(id), "lifecycle"), api.UpdateLifecycle{TTLSeconds: &s}), &out)
+	return out, err
 }
 
 // Update changes metadata and access of a sandbox; what is left out of req stays.
 func (c *Client) Update(ctx context.Context, id hutch.SandboxID, req api.UpdateSandbox) (api.Sandbox, error) {
 	var out api.Sandbox
-	return out, c.do(ctx, change(http.MethodPatch, pathOf("sandboxes", string(id)), req), &out)
+	err := c.do(ctx, change(http.MethodPatch, pathOf("sandboxes", string(id)), req), &out)
+	return out, err
 }
 
 // Pause freezes a sandbox in memory.
@@ -147,26 +136,30 @@ func (c *Client) Kill(ctx context.Context, id hutch.SandboxID) error {
 // Templates lists what sandboxes can be made from.
 func (c *Client) Templates(ctx context.Context) ([]api.Template, error) {
 	var out []api.Template
-	return out, c.do(ctx, get(pathOf("templates"), nil), &out)
+	err := c.do(ctx, get(pathOf("templates"), nil), &out)
+	return out, err
 }
 
 // Template returns one template.
 func (c *Client) Template(ctx context.Context, name string) (api.Template, error) {
 	var out api.Template
-	return out, c.do(ctx, get(pathOf("templates", name), nil), &out)
+	err := c.do(ctx, get(pathOf("templates", name), nil), &out)
+	return out, err
 }
 
 // CreateKey makes an API key. The key itself is in the answer this once; it is missing
 // if the first answer was lost and a repetition had to be asked.
 func (c *Client) CreateKey(ctx context.Context, req api.CreateKey) (api.Key, error) {
 	var out api.Key
-	return out, c.do(ctx, change(http.MethodPost, pathOf("keys"), req), &out)
+	err := c.do(ctx, change(http.MethodPost, pathOf("keys"), req), &out)
+	return out, err
 }
 
 // Keys lists the project's API keys, revoked ones too.
 func (c *Client) Keys(ctx context.Context) ([]api.Key, error) {
 	var out []api.Key
-	return out, c.do(ctx, get(pathOf("keys"), nil), &out)
+	err := c.do(ctx, get(pathOf("keys"), nil), &out)
+	return out, err
 }
 
 // RevokeKey makes the key with that prefix useless.
@@ -177,11 +170,13 @@ func (c *Client) RevokeKey(ctx context.Context, prefix string) error {
 // Me says whom calls are made as.
 func (c *Client) Me(ctx context.Context) (api.Me, error) {
 	var out api.Me
-	return out, c.do(ctx, get(pathOf("me"), nil), &out)
+	err := c.do(ctx, get(pathOf("me"), nil), &out)
+	return out, err
 }
 
 // ServerVersion says what the server is.
 func (c *Client) ServerVersion(ctx context.Context) (api.BuildInfo, error) {
 	var out api.BuildInfo
-	return out, c.do(ctx, get(pathOf("version"), nil), &out)
+	err := c.do(ctx, get(pathOf("version"), nil), &out)
+	return out, err
 }

@@ -43,7 +43,7 @@ func (c *Client) OpenTerminal(ctx context.Context, sb hutch.SandboxID, o Termina
 		}
 	}
 	if o.Keep != nil {
-		q.Set("keep_seconds", strconv.Itoa(int(o.Keep.Seconds())))
+		q.Set("keep_seconds", strconv.FormatFloat(o.Keep.Seconds(), 'f', -1, 64))
 	}
 	return c.terminal(ctx, pathOf("sandboxes", string(sb), "exec", "pty"), q)
 }

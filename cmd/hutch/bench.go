@@ -32,8 +32,7 @@ import (
 
 func newBench() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure what a caller waits for, and the floor beneath it"}
-	c.AddCommand(newBenchCreate(), newBenchExec(), newBenchFiles(), newBenchTerminals(),
-		newBenchDensity(), newBenchCreates(), newBenchDisk(), newBenchCycles(), newBenchReport())
+	c.AddCommand(newBenchCreate(), newBenchExec(), newBenchFiles(), newBenchTerminals(), newBenchReport())
 	return c
 }
 
@@ -46,10 +45,6 @@ type benchConfig struct {
 	asJSON      bool
 	noKeepAlive bool
 	api         string // how the API is called, where it is not as usual
-	own         bool   // a server of its own is needed
-	inside      bool   // the server runs in this process
-	strict      bool   // what is not held is an error
-	progressOf  int    // how many steps there are, where it is not the number of runs
 }
 
 // measurement is one of the benchmarks of package bench.
@@ -111,16 +106,11 @@ func (cfg *benchConfig) flags(c *cobra.Command, n int, limit time.Duration) {
 	f.IntVar(&s.MemoryMB, "memory", 0, "memory in MiB (default: the template's)")
 	f.BoolVar(&s.Baseline, "baseline", false, "measure the floor too, in turn")
 	f.DurationVar(&s.Limit, "limit", limit, "end early after this time")
-	f.StringVar(&cfg.url, "url", os.Getenv(cli.EnvURL), "measure this server, with the key in "+cli.EnvKey+", instead of one of its own")
-	f.BoolVar(&cfg.noKeepAlive, "no-keep-alive", false, "a new connection for every call")
-	cfg.outputFlags(c)
-}
-
-func (cfg *benchConfig) outputFlags(c *cobra.Command) {
-	f := c.Flags()
 	f.BoolVar(&cfg.asJSON, "json", false, "print the raw results as JSON")
 	f.StringVar(&cfg.out, "out", "", "also write the raw results to this file")
+	f.StringVar(&cfg.url, "url", os.Getenv(cli.EnvURL), "measure this server, with the key in "+cli.EnvKey+", instead of one of its own")
 	f.StringVar(&cfg.cacheDir, "cache-dir", defaultCacheDir(), "where root images are kept")
+	f.BoolVar(&cfg.noKeepAlive, "no-keep-alive", false, "a new connection for every call")
 }
 
 // defaultCacheDir is where root images are, unless told otherwise: where a server of this
@@ -150,38 +140,26 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 
 	guestDir, srv := dir, bench.Server{URL: cfg.url, Key: os.Getenv(cli.EnvKey), HTTP: cfg.httpClient()}
 	if srv.URL == "" {
-		start := startOwnServer
-		if cfg.inside {
-			start = startServerInside
-		}
-		s, err := start(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
-		if err != nil {
+		var s *ownServer
+		if s, err = startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.close(ctx)) }()
-		guestDir, srv.URL, srv.Key, srv.PID = filepath.Join(s.dir, "guest"), s.url, s.key, s.pid
+		guestDir, srv.URL, srv.Key, srv.PID = filepath.Join(s.dir, "guest"), s.url, s.key, s.cmd.Process.Pid
 		cond.RecordsFS = bench.FileSystem(s.dir)
-		if srv.Host, err = hostOf(ctx, s, cfg.cacheDir); err != nil {
-			return err
-		}
 	}
-	opts := cfg.clientOptions(srv.Key)
-	if cfg.inside { // where connections are looked for afterwards, they must be ours to close
-		opts = append(opts, apiclient.WithHTTPClient(srv.HTTP))
-	}
-	if srv.API, err = apiclient.New(srv.URL, opts...); err != nil {
+	if srv.API, err = apiclient.New(srv.URL, cfg.clientOptions(srv.Key)...); err != nil {
 		return err
 	}
 	var floor *bench.Floor
 	if cfg.settings.Baseline {
-		f, done, err := newFloor(filepath.Join(dir, "floor"), guestDir, cfg.cacheDir)
-		if err != nil {
+		var done func(context.Context) error
+		if floor, done, err = newFloor(filepath.Join(dir, "floor"), guestDir, cfg.cacheDir); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, done(ctx)) }()
-		floor = f
 	}
-	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.steps())
+	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.settings.N)
 	rep, err := measure(ctx, cfg.settings, srv, floor, progress)
 	hide()
 	if rep == nil {
@@ -189,30 +167,14 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 	}
 	cond.LoadAfter = bench.LoadAverage()
 	rep.Conditions = cond
-	return errors.Join(err, cfg.print(cmd.OutOrStdout(), rep), cfg.verdict(rep))
-}
-
-// steps is how many steps of progress there are.
-func (cfg *benchConfig) steps() int {
-	switch {
-	case cfg.progressOf > 0:
-		return cfg.progressOf
-	case len(cfg.settings.Tiers) > 0:
-		return cfg.settings.N * len(cfg.settings.Tiers)
-	}
-	return cfg.settings.N
+	return errors.Join(err, cfg.print(cmd.OutOrStdout(), rep))
 }
 
 func (cfg *benchConfig) check() error {
 	s := cfg.settings
 	switch {
-	case s.N >= 1 && s.Warmup >= 0 && s.Parallel >= 1 && s.Transfer >= 0 && s.Limit > 0:
-	case cfg.own:
-		return errors.New("-n, --concurrency and --limit must be at least 1, --warmup at least 0")
-	default:
+	case s.N < 1 || s.Warmup < 0 || s.Parallel < 1 || s.Transfer < 0 || s.Limit <= 0:
 		return errors.New("--runs, --parallel and --limit must be at least 1, --warmup and --transfers at least 0")
-	}
-	switch {
 	case s.Transfer > 0 && s.Bytes <= int64(hutch.DefaultOutputBytes):
 		return fmt.Errorf("--bytes must be more than %d, the output budget: less is no transfer", hutch.DefaultOutputBytes)
 	case cfg.url != "" && os.Getenv(cli.EnvKey) == "":
@@ -229,12 +191,10 @@ func (cfg *benchConfig) describe(c *bench.Conditions, clock string) {
 	c.Image = "on the local disk, in the page cache after the warm-up"
 	c.Link = "included: a socket pair into a user-space stack that refuses everything; hutch's is served by its gateway process, the floor's in the bench's own"
 	c.Server = "of the bench's own: this binary, started for it"
-	if cfg.inside {
-		c.Server = "of the bench's own, in its process"
-	}
 	c.Records = "included: SQLite, WAL, synchronous=FULL"
 	if cfg.url != "" {
-		c.Server, c.Records, c.RecordsFS = cfg.url, "included, as that server keeps them", ""
+		c.Remote, c.Server, c.Records, c.RecordsFS = true, cfg.url, "included, as that server keeps them", ""
+		c.Start, c.Image, c.Link = "as that server does it", "as that server keeps it", "included, as that server has it"
 	}
 	c.API = "HTTP through the Go client, with an Idempotency-Key on every change"
 	if cfg.api != "" {

@@ -130,6 +130,7 @@ func (c *companion[C]) run(ctx context.Context) error {
 		c.setDown(err)
 		c.log.Error("a process of ours is of no use any more; starting another", "process", c.name, "error", err)
 		for n := 0; ctx.Err() == nil; n++ {
+			c.get().Close() // of a process that died, hung, or could not be given what the old one held
 			err := c.open(ctx)
 			if err == nil {
 				err = c.refill(ctx)

@@ -59,13 +59,14 @@ type crew struct {
 	killed    chan *process
 	refills   chan struct{}
 	failures  chan error // of the next starts
+	unfilled  chan error // of the next refills
 }
 
 func newCrew(t *testing.T) *crew {
 	t.Helper()
 	c := &crew{
 		processes: make(chan *process, 10), killed: make(chan *process, 10),
-		refills: make(chan struct{}, 10), failures: make(chan error, 10),
+		refills: make(chan struct{}, 10), failures: make(chan error, 10), unfilled: make(chan error, 10),
 	}
 	c.companion = &companion[*process]{
 		name: "helper", log: slog.New(slog.DiscardHandler),
@@ -79,10 +80,18 @@ func newCrew(t *testing.T) *crew {
 			c.processes <- p
 			return p, nil
 		},
-		refill: func(context.Context) error { c.refills <- struct{}{}; return nil },
-		ping:   func(ctx context.Context, p *process) error { return p.ping(ctx) },
-		kill:   func(p *process) error { c.killed <- p; return nil },
-		every:  time.Millisecond, timeout: 20 * time.Millisecond,
+		refill: func(context.Context) error {
+			select {
+			case err := <-c.unfilled:
+				return err
+			default:
+			}
+			c.refills <- struct{}{}
+			return nil
+		},
+		ping:  func(ctx context.Context, p *process) error { return p.ping(ctx) },
+		kill:  func(p *process) error { c.killed <- p; return nil },
+		every: time.Millisecond, timeout: 20 * time.Millisecond,
 	}
 	if err := c.open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -155,6 +164,19 @@ func TestCompanionThatHangsIsReplaced(t *testing.T) {
 	next(t, "it is given what the first held", c.refills)
 	next(t, "who waits for the first waits no longer", first.Done())
 	until(t, "it is of use", func() bool { return c.ready() == nil && c.get() == second })
+}
+
+// What was connected to and could not be used is let go of.
+func TestCompanionThatCannotBeRefilledIsLetGo(t *testing.T) {
+	c := newCrew(t)
+	first := next(t, "a process", c.processes)
+	c.unfilled <- errors.New("it takes nothing")
+	first.Close()
+	second := next(t, "another connection", c.processes)
+	third := next(t, "a third", c.processes)
+	next(t, "the second is closed", second.Done())
+	next(t, "the third is given what the first held", c.refills)
+	until(t, "it is of use", func() bool { return c.ready() == nil && c.get() == third })
 }
 
 // One ping that got lost is no reason.

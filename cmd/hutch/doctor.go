@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/cli"
 	"hutch.dev/hutch/internal/doctor"
-	"hutch.dev/hutch/internal/guestapi"
 	"hutch.dev/hutch/internal/guestclient"
 	"hutch.dev/hutch/internal/guestimage"
 	"hutch.dev/hutch/internal/rootfs"
@@ -41,11 +39,7 @@ func newDoctor() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			env := doctor.Local()
 			env.DataDir, env.CacheDir, env.Probe = cfg.dataDir, cfg.imageDir(), probe
-			lock, held := lockDir(cfg.dataDir)
-			if held == nil {
-				_ = lock.Close()
-			}
-			if held == nil || errors.Is(held, fs.ErrNotExist) { // no server runs: the port is to be free
+			if !serves(cfg.dataDir) {
 				env.Listen = []string{cfg.listen}
 			}
 			checks := doctor.Run(cmd.Context(), env)
@@ -67,6 +61,16 @@ func newDoctor() *cobra.Command {
 	f.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "address the server will listen on")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// serves reports whether a server may be at work in a data directory, and its address taken
+// for that reason.
+func serves(dataDir string) bool {
+	lock, err := lockDir(dataDir)
+	if err == nil {
+		_ = lock.Close()
+	}
+	return err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // probe starts a sandbox of nothing but the guest agent, greets it, and ends it.
@@ -102,14 +106,7 @@ func probe(ctx context.Context) (string, error) {
 	}
 	guest := guestclient.New(sb.Handles().Guest)
 	undo.Add(func() { _ = guest.Close() })
-	seed := make([]byte, 64)
-	if _, err := rand.Read(seed); err != nil {
-		return "", err
-	}
-	rep, err := guest.Hello(ctx, guestapi.Hello{
-		Protocol: guestapi.ProtocolVersion, Sandbox: spec.ID, Epoch: 1, Hostname: spec.Hostname,
-		Time: time.Now().UnixNano(), Seed: seed, CPUs: 1, Pids: spec.Resources.Pids, DiskMB: spec.Resources.DiskMB,
-	})
+	rep, err := guest.Greet(ctx, spec.ID, spec.Hostname, spec.Resources)
 	if err != nil {
 		return "", fmt.Errorf("greet the guest agent: %w", err)
 	}

@@ -5,12 +5,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -21,13 +21,8 @@ import (
 // buildVersion is set by the build.
 var buildVersion = "dev"
 
-// Files in the data directory; by the first two this machine's command line finds its server.
-const (
-	listenFile   = "listen"
-	adminKeyFile = "admin.key"
-	dbFile       = "hutch.db"
-	lockFile     = "serve.lock"
-)
+// dbFile is the server's records in the data directory.
+const dbFile = "hutch.db"
 
 func main() {
 	maybeRunsc()
@@ -45,7 +40,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
-	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newLeaks(), newBench())
+	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newBench())
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)
@@ -66,8 +61,5 @@ func exitCode(err error) int {
 }
 
 func defaultDataDir() string {
-	if d := os.Getenv("HUTCH_DATA_DIR"); d != "" {
-		return d
-	}
-	return filepath.Join("/var/lib", "hutch")
+	return cmp.Or(os.Getenv(cli.EnvDataDir), cli.DefaultDataDir)
 }

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +22,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/auth"
+	"hutch.dev/hutch/internal/cli"
 	"hutch.dev/hutch/internal/control"
 	"hutch.dev/hutch/internal/egress"
 	"hutch.dev/hutch/internal/guestimage"
@@ -37,9 +37,8 @@ import (
 	"hutch.dev/hutch/internal/x/atomicfile"
 )
 
-// drainTimeout is how long a server that is told to stop takes to end at the most. First
-// creates are refused and those under way finished, while everything else goes on; then waits
-// and streams are ended, to be taken up again, and what remains, such as a kill, is finished.
+// drainTimeout is how long requests under way get when the server is told to stop. Waits
+// and streams are ended at once, to be taken up again; creates and kills are finished.
 const drainTimeout = 30 * time.Second
 
 // serveConfig is what `hutch serve` is told.
@@ -52,59 +51,8 @@ type serveConfig struct {
 	// maxUpload is the largest file or archive that one call may send, in bytes; 0 = any.
 	maxUpload int64
 	control   control.Config
-	rateCard  string // file of what is charged; empty = nothing is
 	recipes   string // directory of further recipes
 	builds    template.ServiceConfig
-	// unresponsive says what becomes of a sandbox whose guest has not answered for
-	// unresponsiveAfter: keepSilent or endSilent.
-	unresponsive      string
-	unresponsiveAfter time.Duration
-}
-
-// What an operator may want of sandboxes that do not answer.
-const (
-	keepSilent = "keep"
-	endSilent  = "end"
-)
-
-// leastPatience is the least time that a sandbox may be given to answer: a machine with
-// every CPU taken has been seen to need two seconds.
-const leastPatience = 10 * time.Second
-
-// maxPrepare bounds what an operator keeps ready: each takes the memory of an idle sandbox.
-const maxPrepare = 256
-
-// check refuses what cannot be meant.
-func (c serveConfig) check() error {
-	switch {
-	case c.unresponsive != keepSilent && c.unresponsive != endSilent:
-		return fmt.Errorf("--unresponsive must be %s or %s, not %q", keepSilent, endSilent, c.unresponsive)
-	case c.unresponsiveAfter < leastPatience:
-		return fmt.Errorf("--unresponsive-after must be at least %s, not %s: a busy machine's sandboxes answer late", leastPatience, c.unresponsiveAfter)
-	case c.control.MaxAge != 0 && c.control.MaxAge < time.Second:
-		return fmt.Errorf("--max-age must be at least 1s, or 0 for none, not %s", c.control.MaxAge)
-	case c.control.ReconcileEvery < time.Second:
-		return fmt.Errorf("--reconcile-every must be at least 1s, not %s", c.control.ReconcileEvery)
-	case !(c.control.Overcommit > 0 && c.control.Overcommit <= 10_000): // not a number neither
-		return fmt.Errorf("--overcommit must be more than 0 and at most 10000, not %v", c.control.Overcommit)
-	case c.control.MemoryReserveMB < 0:
-		return fmt.Errorf("--memory-reserve must not be negative, but is %d", c.control.MemoryReserveMB)
-	case c.control.ProjectSandboxes < 0 || c.control.ProjectCreates < 0:
-		return errors.New("--project-max-sandboxes and --project-creates-per-minute must not be negative")
-	case c.control.Prepare < 0 || c.control.Prepare > maxPrepare:
-		return fmt.Errorf("--prepare must be from 0 to %d, not %d", maxPrepare, c.control.Prepare)
-	case c.control.ProjectCreates > 60_000:
-		return errors.New("--project-creates-per-minute must be at most 60000, or 0 for any number")
-	}
-	return nil
-}
-
-// silence is after how long without an answer a sandbox is ended; 0 = never.
-func (c serveConfig) silence() time.Duration {
-	if c.unresponsive == keepSilent {
-		return 0
-	}
-	return c.unresponsiveAfter
 }
 
 func newServe() *cobra.Command {
@@ -117,15 +65,12 @@ func newServe() *cobra.Command {
 			"costs running sandboxes nothing: the next start takes them over.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
+			// the guest likes; what is worth knowing is in the errors of the calls.
+			stdlog.SetOutput(io.Discard)
 			if err := cfg.check(); err != nil {
 				return err
 			}
-			if err := cfg.readRates(); err != nil {
-				return err
-			}
-			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
-			// that likes. Whoever made the call is told.
-			stdlog.SetOutput(io.Discard)
 			log := obs.NewLogger(cmd.ErrOrStderr(), cfg.jsonLog, slog.LevelInfo)
 			s, err := newServer(cmd.Context(), cfg, log)
 			if err != nil {
@@ -138,30 +83,43 @@ func newServe() *cobra.Command {
 	f.StringVar(&cfg.dataDir, "data-dir", defaultDataDir(), "where records, images and sandboxes are kept")
 	f.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "address to serve on; port 0 takes a free one")
 	f.StringVar(&cfg.domain, "domain", "", "public domain, with its port, below which sandboxes' ports have names (default: localhost and the port served on)")
-	f.StringVar(&cfg.cacheDir, "cache-dir", os.Getenv("HUTCH_CACHE_DIR"), "where root images are kept (default: in the data directory)")
+	f.StringVar(&cfg.cacheDir, "cache-dir", os.Getenv(rootfs.DirEnv), "where root images are kept (default: in the data directory)")
 	f.BoolVar(&cfg.jsonLog, "log-json", false, "log JSON objects instead of text")
 	f.DurationVar(&cfg.control.DefaultTTL, "default-ttl", time.Hour, "time to live of a sandbox that asks for none")
 	f.DurationVar(&cfg.control.MaxTTL, "max-ttl", 24*time.Hour, "longest time to live")
 	f.DurationVar(&cfg.control.Retention, "retention", 24*time.Hour, "how long ended sandboxes and their commands are remembered")
 	f.DurationVar(&cfg.control.AuditFor, "audit-retention", 30*24*time.Hour, "how long audited calls are remembered")
-	f.DurationVar(&cfg.control.UsageFor, "usage-retention", 90*24*time.Hour, "how long what ended sandboxes used is remembered")
-	f.StringVar(&cfg.rateCard, "rate-card", "", "file of what is charged, in JSON; see docs/usage.md")
 	f.IntVar(&cfg.control.MaxSandboxes, "max-sandboxes", 1000, "most sandboxes alive at once")
-	f.DurationVar(&cfg.control.MaxAge, "max-age", 0, "longest life of a sandbox from its creation, however often it is extended; 0 is none")
-	f.IntVar(&cfg.control.ProjectSandboxes, "project-max-sandboxes", 0, "most sandboxes alive at once of one project; 0 is any number")
-	f.IntVar(&cfg.control.ProjectCreates, "project-creates-per-minute", 0, "most sandboxes that one project may make in a minute; 0 is any number")
-	f.Float64Var(&cfg.control.Overcommit, "overcommit", control.DefaultOvercommit, "how many times the machine's memory, less the reserve, is given out to sandboxes")
-	f.IntVar(&cfg.control.MemoryReserveMB, "memory-reserve", 0, "MiB of the machine's memory that sandboxes do not get (default: a twentieth, at least 512)")
-	f.IntVar(&cfg.control.Prepare, "prepare", runtime.NumCPU(), "most machines kept ready for sandboxes like those that were asked for in the last 5 minutes, as many as were; 0 is none")
-	f.StringVar(&cfg.unresponsive, "unresponsive", endSilent, "what becomes of a sandbox that does not answer: keep or end")
-	f.DurationVar(&cfg.unresponsiveAfter, "unresponsive-after", time.Minute, "how long a sandbox may not answer before it is ended")
-	f.DurationVar(&cfg.control.ReconcileEvery, "reconcile-every", time.Minute, "how often records are compared with what is on the machine, and remains removed")
 	f.Int64Var(&cfg.maxUpload, "max-upload", 0, "largest file or archive that one call may send, in bytes; 0 is any")
 	f.StringVar(&cfg.recipes, "recipes", "", "directory of further recipes that templates can be built from, NAME.yaml each")
 	f.StringVar(&cfg.builds.CAFile, "registry-ca", "", "file of certificates to trust at registries of images besides the machine's")
 	f.BoolVar(&cfg.builds.Insecure, "registry-insecure", false, "accept registries without TLS, or with any certificate")
 	f.BoolVar(&cfg.builds.MachineLogin, "registry-login", false, "let builds use what docker login left on this machine")
 	return c
+}
+
+// check refuses limits that are none: 0 would be taken for the usual one.
+func (c serveConfig) check() error {
+	for _, f := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"default-ttl", c.control.DefaultTTL},
+		{"max-ttl", c.control.MaxTTL},
+		{"retention", c.control.Retention},
+		{"audit-retention", c.control.AuditFor},
+	} {
+		if f.value <= 0 {
+			return fmt.Errorf("--%s %s: must be longer than nothing", f.flag, f.value)
+		}
+	}
+	switch {
+	case c.control.MaxSandboxes < 1:
+		return fmt.Errorf("--max-sandboxes %d: must be at least 1", c.control.MaxSandboxes)
+	case c.maxUpload < 0:
+		return fmt.Errorf("--max-upload %d: must not be negative; 0 is any size", c.maxUpload)
+	}
+	return nil
 }
 
 // imageDir is where root images are: the cache, where one is named, so that several data
@@ -239,7 +197,11 @@ func (s *server) openCompanions(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			return c, c.Attach(ctx)
+			if err := c.Attach(ctx); err != nil {
+				c.Close()
+				return nil, err
+			}
+			return c, nil
 		},
 		refill: func(ctx context.Context) error { return s.node.RefillKeeper(ctx) },
 		ping: func(ctx context.Context, c *keeper.Client) error {
@@ -280,27 +242,26 @@ func (s *server) openNode() error {
 	if err != nil {
 		return err
 	}
-	s.rt = gvisor.New(s.cfg.isolator(exe, s.log))
+	s.rt = gvisor.New(gvisor.Config{
+		StateDir: filepath.Join(s.cfg.dataDir, "run"), Exe: exe, CgroupParent: cgroupParent(s.cfg.dataDir), Log: s.log,
+	})
 	s.metrics = obs.New(s.reg, func() int { return s.node.Count() })
 	builds := builderConfig(s.cfg.imageDir())
 	builds.Recipes = s.cfg.recipes
-	builder := template.New(builds, images, s.log)
-	s.cfg.control.Builder = template.NewService(builder, s.cfg.builds)
+	s.cfg.control.Builder = template.NewService(template.New(builds, images, s.log), s.cfg.builds)
 	if filepath.Clean(s.cfg.imageDir()) == filepath.Clean(s.cfg.dataDir) { // else others may share them
 		s.cfg.control.Images = imagesPort{images}
 	}
-	s.cfg.control.HostMemory = hostMemory
 	s.control = control.New(s.cfg.control, s.store, s.metrics, s.log)
-	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log, Temp: s.cfg.leftovers(builder), EndSilent: s.cfg.silence()},
+	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log},
 		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
 	s.control.Attach(s.node)
-	obs.Prepared(s.reg, func() int { return len(s.node.Prepared()) })
 	return nil
 }
 
 // adminKey makes the first key, for this machine's own command line.
 func (s *server) adminKey(ctx context.Context) error {
-	path := filepath.Join(s.cfg.dataDir, adminKeyFile)
+	path := filepath.Join(s.cfg.dataDir, cli.KeyFile)
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
@@ -311,19 +272,21 @@ func (s *server) adminKey(ctx context.Context) error {
 	return atomicfile.Write(path, []byte(plain+"\n"), 0o600)
 }
 
-// run serves until told ends, then lets go of the sandboxes and returns.
-func (s *server) run(told context.Context) error {
+// run serves until ctx ends, then lets go of the sandboxes and returns.
+func (s *server) run(ctx context.Context) error {
 	defer s.close()
-	ctx, stop := context.WithCancel(context.WithoutCancel(told))
-	defer stop()
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.cfg.listen, err)
 	}
-	if err := atomicfile.Write(filepath.Join(s.cfg.dataDir, listenFile), []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
+	addrFile := filepath.Join(s.cfg.dataDir, cli.ListenFile)
+	if err := atomicfile.Write(addrFile, []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	// What is finished while the server drains needs the companions still.
+	drained, endCompanions := context.WithCancel(context.WithoutCancel(ctx))
+	defer endCompanions()
 	h, closeAPIs := s.handler(ln.Addr())
 	defer closeAPIs()
 	srv := httpapi.Server(ctx, h, s.log)
@@ -334,24 +297,21 @@ func (s *server) run(told context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		select {
-		case <-told.Done():
-		case <-ctx.Done(): // something failed
+		<-ctx.Done()
+		defer endCompanions()
+		// First of all: whoever listens there next must not be taken for this server.
+		if err := os.Remove(addrFile); err != nil {
+			s.log.Warn("the address of this server could not be removed", "error", err)
 		}
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		s.log.Info("stopping: no more sandboxes are made; those that run go on")
-		if err := s.control.Drain(last); err != nil {
-			s.log.Warn("a create is cut off", "op", "drain", "error", err)
-		}
-		stop() // waits and streams hear of it
-		if err := srv.Shutdown(last); err != nil {
+		if err := srv.Shutdown(sctx); err != nil {
 			return srv.Close()
 		}
 		return nil
 	})
-	g.Go(func() error { return s.keeper.run(ctx) })
-	g.Go(func() error { return s.egress.run(ctx) })
+	g.Go(func() error { return s.keeper.run(drained) })
+	g.Go(func() error { return s.egress.run(drained) })
 	g.Go(func() error { return s.node.Run(ctx) })
 	g.Go(func() error {
 		if err := s.control.Recover(ctx); err != nil {
@@ -398,25 +358,13 @@ func cgroupParent(dataDir string) string {
 
 // lockDir makes sure that one server works in a data directory. The lock goes with the process.
 func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, "serve.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// Who only looks whether a server runs (doctor, leaks) has it for a moment too.
-	for tries := 0; ; tries++ {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return f, nil
-		}
-		if tries == lockTries {
-			_ = f.Close()
-			return nil, fmt.Errorf("another hutch serve works in %s: stop it, or choose another --data-dir", dir)
-		}
-		<-time.After(lockPause)
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("another hutch serve works in %s: stop it, or choose another --data-dir", dir)
 	}
+	return f, nil
 }
-
-// A server's lock is tried for this often, with this between two tries.
-const (
-	lockTries = 10
-	lockPause = 20 * time.Millisecond
-)

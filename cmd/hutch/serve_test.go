@@ -5,6 +5,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +17,49 @@ import (
 	"hutch.dev/hutch/internal/control"
 	"hutch.dev/hutch/internal/obs"
 )
+
+// A limit that is none is refused: it would silently be the usual one, or none at all.
+func TestServeRefusesLimitsThatAreNone(t *testing.T) {
+	for _, args := range [][]string{
+		{"--max-sandboxes", "0"},
+		{"--max-sandboxes", "-1"},
+		{"--retention", "0"},
+		{"--audit-retention", "0s"},
+		{"--max-ttl", "0"},
+		{"--default-ttl", "0"},
+		{"--default-ttl", "-5m"},
+		{"--max-upload", "-1"},
+	} {
+		c := newServe()
+		c.SetArgs(append(args, "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen", "nowhere"))
+		c.SilenceUsage, c.SilenceErrors = true, true
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.HasPrefix(err.Error(), args[0]+" ") {
+			t.Errorf("%v: %v, want it refused", args, err)
+		}
+	}
+}
+
+// The doctor looks at the address on a fresh machine too, but not while a server has it.
+func TestDoctorKnowsWhetherAServerWorks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if serves(dir) {
+		t.Error("a server works in a directory that is not there")
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if serves(dir) {
+		t.Error("a server works in an empty directory")
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if !serves(dir) {
+		t.Error("no server works in a directory that is locked")
+	}
+}
 
 // Until the sandboxes of the last run are taken over, callers are put off, not lied to.
 func TestCallersArePutOffUntilRecovered(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,12 +99,12 @@ func layoutOf(t *testing.T, content string) string {
 
 func TestTemplateBuildFromAnImage(t *testing.T) {
 	w := newWorkshop(t)
-	out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v1", "--cpu", "0.5", "--memory", "200", "--disk", "99", "--profile", "locked")
+	out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v1", "--cpu", "0.5", "--memory", "200", "--disk", "99")
 	got, err := w.template("app-v1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Name != "app" || got.Defaults.User != "7" || got.Resources.MilliCPU != 500 || got.Resources.MemoryMB != 200 || got.Resources.DiskMB != 99 || got.Profile != hutch.ProfileLocked || !w.hasImage(got.Image) {
+	if got.Name != "app" || got.Defaults.User != "7" || got.Resources.MilliCPU != 500 || got.Resources.MemoryMB != 200 || got.Resources.DiskMB != 99 || !w.hasImage(got.Image) {
 		t.Errorf("template %+v", got)
 	}
 	for _, want := range []string{"app: unpack", "template app built in", got.Image, "from oci layout sha256:"} {
@@ -111,11 +112,12 @@ func TestTemplateBuildFromAnImage(t *testing.T) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
 	}
-	if out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app"); !strings.Contains(out, "was built already") {
+	w.must("alias", "app", "prod")
+	if out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v2"); !strings.Contains(out, "was built already") {
 		t.Errorf("again: %s", out)
 	}
-	if again, err := w.template("app"); err != nil || again.Profile != hutch.ProfileLocked {
-		t.Errorf("built again, it has the profile %q, %v", again.Profile, err)
+	if got, err = w.template("prod"); err != nil || !slices.Equal(got.Aliases, []string{"app-v1", "prod", "app-v2"}) {
+		t.Errorf("built again, it answers to %v, %v", got.Aliases, err)
 	}
 }
 
@@ -125,7 +127,7 @@ func TestTemplateBuildFromARegistry(t *testing.T) {
 	w := newWorkshop(t)
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	house := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if u, p, _ := r.BasicAuth(); u != "mary" || p != "let me in" {
+		if u, p, _ := r.BasicAuth(); u != "robot" || p != "let me in" {
 			w.Header().Set("WWW-Authenticate", `Basic realm="house"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -142,10 +144,10 @@ func TestTemplateBuildFromARegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	im := imagetest.Image(t, v1.Config{}, imagetest.Layer(t, imagetest.File("f", "x")))
-	if err := remote.Write(ref, im, remote.WithTransport(house.Client().Transport), remote.WithAuth(&authn.Basic{Username: "mary", Password: "let me in"})); err != nil {
+	if err := remote.Write(ref, im, remote.WithTransport(house.Client().Transport), remote.WithAuth(&authn.Basic{Username: "robot", Password: "let me in"})); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"build", "--image", ref.String(), "--name", "app", "--ca", ca, "--username", "mary", "--password-stdin"}
+	args := []string{"build", "--image", ref.String(), "--name", "app", "--ca", ca, "--username", "robot", "--password-stdin"}
 	if out, err := w.run("guess\n", args...); err == nil || !strings.Contains(err.Error(), "check the user name") || strings.Contains(out+err.Error(), "guess") {
 		t.Errorf("a wrong password: %v\n%s", err, out)
 	}
@@ -167,10 +169,12 @@ func TestTemplateBuildRefuses(t *testing.T) {
 		"two things":               {args: []string{"base", "--oci", "x"}, want: "give one thing"},
 		"no name":                  {args: []string{"--oci", "x"}, want: "--name"},
 		"a password for nothing":   {args: []string{"base", "--password-stdin"}, want: "need --image"},
-		"a user without password":  {args: []string{"--image", "a.example/b", "--name", "x", "--username", "mary"}, want: "need each other"},
-		"no password after all":    {args: []string{"--image", "a.example/b", "--name", "x", "--username", "mary", "--password-stdin"}, want: "no password on stdin"},
+		"a user without password":  {args: []string{"--image", "a.example/b", "--name", "x", "--username", "robot"}, want: "need each other"},
+		"no password after all":    {args: []string{"--image", "a.example/b", "--name", "x", "--username", "robot", "--password-stdin"}, want: "no password on stdin"},
 		"a tag for nothing":        {args: []string{"base", "--tag", "x"}, want: "--tag is about an archive"},
-		"a profile there is not":   {args: []string{"base", "--profile", "half"}, want: "--profile must be"},
+		"recipes for an image":     {args: []string{"--oci", "x", "--name", "x", "--recipes", "/tmp"}, want: "--recipes is about"},
+		"a recipe's image size":    {args: []string{"base", "--max-image-size", "9"}, want: "--max-image-size is about"},
+		"an image of no size":      {args: []string{"--oci", "x", "--name", "x", "--max-image-size", "0"}, want: "at least 1"},
 		"no such recipe":           {args: []string{"nosuch"}, want: "nosuch"},
 		"no such archive":          {args: []string{"--docker-archive", "/no/such", "--name", "x"}, want: "no archive"},
 		"not that kind of archive": {args: []string{"--docker-archive", layoutOf(t, "1"), "--name", "x"}, want: "no docker archive"},

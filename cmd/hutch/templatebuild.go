@@ -35,7 +35,6 @@ type buildFlags struct {
 	passwordStdin, noTLS  bool
 	cpu                   float64
 	memory, disk, maxSize int
-	profile               hutch.Profile
 }
 
 // newTemplateBuild is `hutch template build`. It works on this machine, beside a server
@@ -55,6 +54,9 @@ func newTemplateBuild() *cobra.Command {
 			"  hutch template build --docker-archive app.tar --name app --memory 512",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := b.check(cmd, args); err != nil {
+				return err
+			}
 			return b.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -75,17 +77,27 @@ func newTemplateBuild() *cobra.Command {
 	f.Float64Var(&b.cpu, "cpu", 0, "CPUs of a sandbox made from it, unless asked otherwise")
 	f.IntVar(&b.memory, "memory", 0, "memory of a sandbox made from it, in MiB")
 	f.IntVar(&b.disk, "disk", 0, "disk of a sandbox made from it, in MiB")
-	f.StringVar((*string)(&b.profile), "profile", "", "profile of a sandbox made from it, unless asked otherwise: root or locked (default: as it was)")
 	f.IntVar(&b.maxSize, "max-image-size", 16*1024, "most that a container image may unpack to, in MiB")
 	f.BoolVar(&b.force, "force", false, "build although the image is there")
 	return c
 }
 
+// check refuses flags that would have no effect.
+func (b *buildFlags) check(c *cobra.Command, args []string) error {
+	container := b.oci != "" || b.docker != "" || b.image != ""
+	switch {
+	case b.recipes != "" && container:
+		return errors.New("--recipes is about recipes: a container image is built without any")
+	case c.Flags().Changed("max-image-size") && !container && (b.file != "" || len(args) > 0):
+		return errors.New("--max-image-size is about a container image: it needs --oci, --docker-archive or --image")
+	case b.maxSize < 1:
+		return errors.New("--max-image-size must be at least 1, in MiB")
+	}
+	return nil
+}
+
 // run builds, and records what was built.
 func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, out, errOut io.Writer) error {
-	if b.profile != "" && !b.profile.Valid() {
-		return fmt.Errorf("--profile must be %s or %s, not %q", hutch.ProfileRoot, hutch.ProfileLocked, b.profile)
-	}
 	container, recipe, err := b.source(args, stdin)
 	if err != nil {
 		return err
@@ -117,7 +129,7 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	if err != nil {
 		return err
 	}
-	if err := b.serve.withStore(ctx, func(st templateStore) error { return b.record(ctx, st, res.Template()) }); err != nil {
+	if err := b.serve.withStore(ctx, func(st templateStore) error { return putBuilt(ctx, st, res.Template()) }); err != nil {
 		return err
 	}
 	how := fmt.Sprintf("built in %s", res.Took.Round(time.Second))
@@ -128,16 +140,14 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	return err
 }
 
-// record makes what was built known. A template that exists keeps its profile unless another
-// was asked for.
-func (b *buildFlags) record(ctx context.Context, st templateStore, t hutch.Template) error {
-	t.Profile = b.profile
-	if t.Profile == "" {
-		old, err := st.Template(ctx, t.Name)
-		if err != nil && !errors.Is(err, hutch.ErrNotFound) {
-			return err
-		}
-		t.Profile = old.Profile
+// putBuilt records a template, which keeps the aliases it has been given meanwhile.
+func putBuilt(ctx context.Context, st templateStore, t hutch.Template) error {
+	old, err := st.Template(ctx, t.Name)
+	switch {
+	case err == nil && old.Name == t.Name:
+		t.KeepAliases(old)
+	case err != nil && !errors.Is(err, hutch.ErrNotFound):
+		return err
 	}
 	return st.PutTemplate(ctx, t)
 }
@@ -200,6 +210,6 @@ func (b *buildFlags) size() template.Resources {
 func (b *buildFlags) builder(log *slog.Logger) *template.Builder {
 	cfg := builderConfig(b.serve.imageDir())
 	cfg.Recipes = b.recipes
-	cfg.MaxImageBytes = int64(min(max(b.maxSize, 1), math.MaxInt32)) << 20
+	cfg.MaxImageBytes = int64(min(b.maxSize, math.MaxInt32)) << 20
 	return template.New(cfg, rootfs.New(rootfs.Config{Dir: b.serve.imageDir()}), log)
 }

@@ -24,15 +24,19 @@ type Conditions struct {
 	MemoryMB   int       `json:"memory_mb"`
 	LoadBefore string    `json:"load_before"` // averages over 1, 5 and 15 minutes
 	LoadAfter  string    `json:"load_after"`
-	Cgroups    string    `json:"cgroups"`    // "v1" or "v2"
-	Server     string    `json:"server"`     // the bench's own, or which
-	API        string    `json:"api"`        // how it is called
-	Records    string    `json:"records"`    // how and where they are kept
-	RecordsFS  string    `json:"records_fs"` // file system
-	Link       string    `json:"link"`       // network links of both subjects
-	Image      string    `json:"image"`      // where the root image was
-	Start      string    `json:"start"`      // cold, or restored from a snapshot
-	Clock      string    `json:"clock"`      // where the headline's clock starts and stops
+	Cgroups    string    `json:"cgroups"` // "v1" or "v2"
+	Server     string    `json:"server"`  // the bench's own, or which
+	// Remote is a server that was there: what is said of the machine and of versions is the
+	// caller's, which may be others.
+	Remote bool `json:"remote,omitempty"`
+
+	API       string `json:"api"`        // how it is called
+	Records   string `json:"records"`    // how and where they are kept
+	RecordsFS string `json:"records_fs"` // file system
+	Link      string `json:"link"`       // network links of both subjects
+	Image     string `json:"image"`      // where the root image was
+	Start     string `json:"start"`      // cold, or restored from a snapshot
+	Clock     string `json:"clock"`      // where the headline's clock starts and stops
 }
 
 // Host fills in what the machine says of itself. What it does not say stays empty.

@@ -144,7 +144,6 @@ func (f *Floor) createRun(ctx context.Context, like Sandbox, t *clock) (err erro
 	first := firstByte(func(at time.Time) {
 		t.book(MetricFirstExec, at.Sub(asked))
 		t.book(MetricFirstOutput, at.Sub(begun))
-		t.book(MetricPrepared, at.Sub(b.ready))
 	})
 	res, err := b.run(ctx, hutch.ExecID(id.NewExec()), helloArgv, first.take)
 	if err != nil {

@@ -29,31 +29,17 @@ var trueArgv = []string{"/bin/true"}
 func Exec(ctx context.Context, s Settings, c *client.Client, floor *Floor, progress func(done int)) (_ *Report, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Limit, errLimit)
 	defer cancel()
-	rep, err := begin(ctx, "exec", s, c)
+	st, rep, err := stand(ctx, "exec", s, c, floor)
 	if err != nil {
 		return nil, err
 	}
-	sb, err := c.CreateSandbox(ctx, s.request())
-	if err != nil {
-		return nil, fmt.Errorf("make a sandbox: %w", err)
-	}
-	defer func() { err = errors.Join(err, killBox(ctx, c, sb.ID)) }()
-	runners := map[string]commandRunner{SubjectHutch: &apiRunner{c: c, sid: sb.ID}}
-	names := []string{SubjectHutch}
-	if s.Baseline {
-		b, err := floor.start(ctx, *rep.Settings.Sandbox)
-		if err != nil {
-			return nil, fmt.Errorf("make the floor's sandbox: %w", err)
-		}
-		defer func() { err = errors.Join(err, b.kill(ctx)) }()
-		runners[SubjectFloor], names = &floorRunner{b: b}, append(names, SubjectFloor)
+	defer func() { err = errors.Join(err, st.kill(ctx)) }()
+	runners := map[string]commandRunner{SubjectHutch: &apiRunner{c: c, sid: st.sid}}
+	if st.floor != nil {
+		runners[SubjectFloor] = &floorRunner{b: st.floor}
 	}
 	subjects := func(run func(context.Context, commandRunner, *clock) error) []subject {
-		var out []subject
-		for _, n := range names {
-			out = append(out, subject{n, func(ctx context.Context, t *clock) error { return run(ctx, runners[n], t) }})
-		}
-		return out
+		return st.subjects(func(ctx context.Context, name string, t *clock) error { return run(ctx, runners[name], t) })
 	}
 	runs, err := measure(ctx, series{name: seriesCommands, n: s.N, warmup: s.Warmup, parallel: 1, limit: runLimit, progress: progress}, subjects(commandRun))
 	if err == nil {
@@ -117,8 +103,12 @@ func transferRun(ctx context.Context, r commandRunner, size int64, t *clock) err
 		return err
 	}
 	// What is in the file is on the sandbox's disk until someone removes it: make room.
-	if code, err := r.result(ctx, []string{"/bin/rm", "-f", file}); err != nil || code != 0 {
-		return fmt.Errorf("remove the output file: exit code %d: %w", code, err)
+	code, err = r.result(ctx, []string{"/bin/rm", "-f", file})
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d", code)
+	}
+	if err != nil {
+		return fmt.Errorf("remove the output file: %w", err)
 	}
 	return r.settle(ctx)
 }

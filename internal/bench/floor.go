@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -38,7 +37,6 @@ type floorBox struct {
 	sb    runtime.Sandbox
 	guest *guestclient.Client
 	link  io.Closer
-	ready time.Time // when the machine was prepared, and not let go yet
 }
 
 // start makes a sandbox that is like what the server made of the same request, and
@@ -55,7 +53,7 @@ func (f *Floor) start(ctx context.Context, like Sandbox) (_ *floorBox, err error
 	if err != nil {
 		return nil, fmt.Errorf("prepare machine: %w", err)
 	}
-	b := &floorBox{id: sid, sb: sb, guest: guestclient.New(sb.Handles().Guest), ready: time.Now()}
+	b := &floorBox{id: sid, sb: sb, guest: guestclient.New(sb.Handles().Guest)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.kill(ctx))
@@ -78,22 +76,10 @@ func (f *Floor) start(ctx context.Context, like Sandbox) (_ *floorBox, err error
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return b, b.greet(ctx, like.Resources)
-}
-
-func (b *floorBox) greet(ctx context.Context, res hutch.Resources) error {
-	seed := make([]byte, 64)
-	if _, err := rand.Read(seed); err != nil {
-		return err
+	if _, err := b.guest.Greet(ctx, sid, string(sid), like.Resources); err != nil {
+		return nil, fmt.Errorf("greet guest: %w", err)
 	}
-	_, err := b.guest.Hello(ctx, guestapi.Hello{
-		Protocol: guestapi.ProtocolVersion, Sandbox: b.id, Epoch: 1, Hostname: string(b.id),
-		Time: time.Now().UnixNano(), Seed: seed, CPUs: res.CPUs(), Pids: res.Pids, DiskMB: res.DiskMB,
-	})
-	if err != nil {
-		return fmt.Errorf("greet guest: %w", err)
-	}
-	return nil
+	return b, nil
 }
 
 // kill removes the sandbox, also when ctx has ended.

@@ -1,13 +1,11 @@
 package bench
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 )
 
 // formatVersion of a report's JSON. A report of another version is refused.
@@ -16,7 +14,7 @@ const formatVersion = 1
 // Report is what a benchmark came to, with everything it takes to check it.
 type Report struct {
 	Format     int        `json:"format"`
-	Kind       string     `json:"kind"` // the command's name
+	Kind       string     `json:"kind"` // "create", "exec", "files" or "terminals"
 	Conditions Conditions `json:"conditions"`
 	Settings   Settings   `json:"settings"`
 	Stopped    string     `json:"stopped,omitempty"` // why it ended early
@@ -24,10 +22,6 @@ type Report struct {
 	Verdict    *Verdict   `json:"verdict,omitempty"`  // only of a create with a floor
 	Verdicts   []Verdict  `json:"verdicts,omitempty"` // only of files with a floor: up and down
 	Peaks      []Peak     `json:"peaks,omitempty"`    // only of files: the server's memory, small files first
-	Figures    []Figure   `json:"figures,omitempty"`  // of samples
-	Claims     []Claim    `json:"claims,omitempty"`   // what is held of figures
-	Faults     []Fault    `json:"faults,omitempty"`   // what went wrong, beside samples
-	Samples    []Sample   `json:"samples,omitempty"`
 	Runs       []Run      `json:"runs"`
 }
 
@@ -64,41 +58,6 @@ func (r *Report) finish(runs []Run, err error) (*Report, error) {
 	return r, err
 }
 
-// conclude fills in what samples come to. err is why there are no more of them; it is
-// returned.
-func (r *Report) conclude(b *book, err error) (*Report, error) {
-	r.Samples, r.Faults, r.Summary = b.samples, b.faults, summarise(nil)
-	if err != nil {
-		r.Stopped = err.Error()
-	}
-	r.weigh()
-	return r, err
-}
-
-// weigh makes figures and claims of the samples.
-func (r *Report) weigh() {
-	r.Figures, r.Claims = figuresOf(r.Samples), nil
-	switch fs := figures(r.Figures); r.Kind {
-	case "density":
-		r.Claims = densityClaims(r.Settings, fs)
-	case "creates":
-		r.Claims = createsClaims(fs)
-	case "cycles":
-		r.Claims = cyclesClaims(r.Settings, fs)
-	}
-}
-
-// Broken names the claims that do not hold, with what was measured.
-func (r *Report) Broken() []string {
-	var out []string
-	for _, c := range r.Claims {
-		if !c.Within {
-			out = append(out, fmt.Sprintf("%s is %s, not %s", c.What, amount(c.Value, c.Unit), c.bound()))
-		}
-	}
-	return out
-}
-
 func (x Ratio) within(limit float64) Verdict {
 	return Verdict{Metric: x.Metric, Limit: limit, P50: x.P50 <= limit, P95: x.P95 <= limit, PairMedian: x.PairMedian <= limit}
 }
@@ -109,53 +68,42 @@ func (r *Report) Check() error {
 	if _, err := again.finish(r.Runs, nil); err != nil {
 		return err
 	}
-	again.weigh()
-	same := reflect.DeepEqual(again.Summary, r.Summary) && reflect.DeepEqual(again.Verdict, r.Verdict) && reflect.DeepEqual(again.Verdicts, r.Verdicts)
-	if !same || !slices.Equal(again.Figures, r.Figures) || !slices.Equal(again.Claims, r.Claims) {
+	if !reflect.DeepEqual(again.Summary, r.Summary) || !reflect.DeepEqual(again.Verdict, r.Verdict) || !reflect.DeepEqual(again.Verdicts, r.Verdicts) {
 		return errors.New("the summary is not what the runs come to: the file was changed, or another version wrote it; measure again")
 	}
 	return nil
 }
 
-// Write writes the report as JSON, a run and a sample a line.
+// Write writes the report as JSON, a run a line.
 func (r *Report) Write(w io.Writer) error {
+	runs := r.Runs
+	if runs == nil {
+		runs = []Run{}
+	}
 	head := *r
-	head.Runs, head.Samples = []Run{}, nil
+	head.Runs = []Run{}
 	b, err := json.MarshalIndent(head, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode report: %w", err)
 	}
-	out, ok := bytes.CutSuffix(b, []byte(`"runs": []`+"\n}")) // the indented report's last field
-	if !ok {
+	const tail = "[]\n}" // of the indented report, whose last field is the list of runs
+	if string(b[len(b)-len(tail):]) != tail {
 		return errors.New("encode report: the list of runs is not where it should be")
 	}
-	if len(r.Samples) > 0 {
-		if out, err = appendLines(append(out, `"samples": `...), r.Samples); err != nil {
-			return err
-		}
-		out = append(out, ",\n  "...)
-	}
-	if out, err = appendLines(append(out, `"runs": `...), r.Runs); err != nil {
-		return err
-	}
-	_, err = w.Write(append(out, "\n}\n"...))
-	return err
-}
-
-// appendLines appends a list with an element a line.
-func appendLines[T any](out []byte, all []T) ([]byte, error) {
+	out := b[:len(b)-len(tail)]
 	out = append(out, '[')
-	for i, v := range all {
-		line, err := json.Marshal(v)
+	for i, run := range runs {
+		line, err := json.Marshal(run)
 		if err != nil {
-			return nil, fmt.Errorf("encode report: %w", err)
+			return fmt.Errorf("encode report: %w", err)
 		}
 		if i > 0 {
 			out = append(out, ',')
 		}
 		out = append(append(out, "\n    "...), line...)
 	}
-	return append(out, "\n  ]"...), nil
+	_, err = w.Write(append(out, "\n  ]\n}\n"...))
+	return err
 }
 
 // Read reads a report and checks it.

@@ -63,12 +63,9 @@ type Summary struct {
 
 // metrics that are shown first, in this order; others follow by name.
 var order = []string{
-	MetricRate, MetricFirstOutput, MetricPrepared, MetricCreate, MetricFirstExec, MetricKill,
+	MetricFirstOutput, MetricCreate, MetricFirstExec, MetricKill,
 	MetricRoundTrip, MetricFirstByte, MetricTransfer,
 	MetricUpload, MetricDownload, MetricEcho,
-	MetricAnswer, MetricPSS, MetricOwn, MetricShared, MetricRSS, MetricCharge, MetricAvailable,
-	MetricDisk, MetricFreeLess, MetricRecords, MetricImage,
-	MetricCPUAll, MetricCPU, MetricHeap, MetricRoutines, MetricProcesses,
 }
 
 func compareMetrics(a, b string) int {

@@ -89,6 +89,7 @@ type terminal struct {
 	send  func(ctx context.Context, p []byte) error
 	out   chan []byte // what it printed; closed when it ends
 	err   error       // why it ended, once out is closed
+	late  error       // why what comes next may be the echo of an earlier key; nil: it is not
 	close func()
 }
 
@@ -135,7 +136,10 @@ func (t *terminal) printed(ctx context.Context) ([]byte, error) {
 }
 
 // press presses a key at some moment, and books the time to its echo.
-func (t *terminal) press(ctx context.Context, c *clock) error {
+func (t *terminal) press(ctx context.Context, c *clock) (err error) {
+	if t.late != nil {
+		return fmt.Errorf("closed after an earlier key: %w", t.late)
+	}
 	wait := time.NewTimer(rand.N(keyEvery))
 	defer wait.Stop()
 	select {
@@ -143,6 +147,12 @@ func (t *terminal) press(ctx context.Context, c *clock) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	defer func() {
+		if err != nil {
+			t.late = err
+			t.close()
+		}
+	}()
 	key := []byte{byte('a' + rand.IntN(26))}
 	pressed := time.Now()
 	if err := t.send(ctx, key); err != nil {

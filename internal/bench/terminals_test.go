@@ -67,6 +67,9 @@ func TestTerminal(t *testing.T) {
 			if err := term.press(t.Context(), c); !matches(err, tt.press) {
 				t.Errorf("press: %v, want %q", err, tt.press)
 			}
+			if err := term.press(t.Context(), c); tt.press != "" && !matches(err, "closed after an earlier key") {
+				t.Errorf("the next key: %v, want the terminal closed", err)
+			}
 			if _, booked := c.us[MetricEcho]; tt.press == "" && !booked {
 				t.Error("no time was booked")
 			}

@@ -266,12 +266,14 @@ func TestCreateFlagsArrive(t *testing.T) {
 	}))
 	defer srv.Close()
 	w.vars[cli.EnvURL] = srv.URL
-	w.ok("create", "-t", "tpl", "--cpu", "0.5", "--memory", "1G", "--disk", "2048", "--disk-tier", "memory", "--pids", "64", "--profile", "locked",
-		"--max-cpu", "2m", "--max-cost", "0.5", "-e", "A=b=c", "-e", "TOKEN", "-m", "k=v", "--hostname", "h", "--ttl", "1d", "--idle-timeout", "90", "--lease", "1m")
+	w.ok("create", "-t", "tpl", "--cpu", "0.5", "--memory", "1G", "--disk", "2048", "--disk-tier", "memory", "--pids", "64",
+		"-e", "A=b=c", "-e", "TOKEN", "-m", "k=v", "--hostname", "h", "--ttl", "1d", "--idle-timeout", "90",
+		"--setup", "make deps", "--setup-timeout", "5m", "--private-ports", "--mask-host", "localhost:${PORT}")
 	want := map[string]any{
-		"template": "tpl", "cpu": 0.5, "memory_mb": 1024.0, "disk_mb": 2048.0, "disk_tier": "memory", "pids": 64.0, "profile": "locked", "hostname": "h",
+		"template": "tpl", "cpu": 0.5, "memory_mb": 1024.0, "disk_mb": 2048.0, "disk_tier": "memory", "pids": 64.0, "hostname": "h",
 		"env": map[string]any{"A": "b=c", "TOKEN": "from here"}, "metadata": map[string]any{"k": "v"},
-		"ttl_seconds": 86400.0, "idle_timeout_seconds": 90.0, "lease_seconds": 60.0, "budget": map[string]any{"cpu_seconds": 120.0, "cost": 0.5},
+		"ttl_seconds": 86400.0, "idle_timeout_seconds": 90.0,
+		"setup": "make deps", "setup_timeout_seconds": 300.0, "private_ports": true, "mask_host": "localhost:${PORT}",
 	}
 	if a, b := fmt.Sprint(got), fmt.Sprint(want); a != b {
 		t.Errorf("sent %s, want %s", a, b)
@@ -282,7 +284,7 @@ func TestCreateFlagsArrive(t *testing.T) {
 		t.Errorf("without flags %v is sent", got)
 	}
 	for _, bad := range [][]string{
-		{"--memory", "0.3"}, {"--memory", "x"}, {"--ttl", "soon"}, {"--ttl", "-5"}, {"-e", "=x"}, {"-m", "novalue"}, {"--nope"}, {"extra"}, {"--keep-alive"}, {"--keep-alive", "--lease", "0"}, {"--keep-alive", "--lease", "1m", "--setup", "true"},
+		{"--memory", "0.3"}, {"--memory", "x"}, {"--ttl", "soon"}, {"--ttl", "-5"}, {"-e", "=x"}, {"-m", "novalue"}, {"--nope"}, {"extra"},
 	} {
 		if r := w.run(append([]string{"create"}, bad...)...); r.code != 2 || !strings.Contains(r.err, "usage: hutch create") {
 			t.Errorf("create %v: code %d, %q", bad, r.code, r.err)
@@ -492,6 +494,112 @@ func TestWrongCallsExitWith2(t *testing.T) {
 		if r := w.run(args...); r.code != 0 || r.err != "" {
 			t.Errorf("%v: code %d, %q", args, r.code, r.err)
 		}
+	}
+}
+
+// What a call would not heed is refused, not passed over.
+func TestFlagsWithoutEffectAreRefused(t *testing.T) {
+	w := newWorld(t)
+	sb := w.ok("create")
+	file, dir := filepath.Join(t.TempDir(), "f"), t.TempDir()
+	if err := os.WriteFile(file, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.Inside.Put("/tmp/a", []byte("bytes"))
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{2, "--running is about", []string{"ls", "-q", "--running"}},
+		{2, "--all is about", []string{"ls", sb, "--all"}},
+		{2, "--state is about", []string{"ls", sb, "--state", "dead"}},
+		{2, "--template is about", []string{"ls", sb, "-t", "x"}},
+		{2, "--metadata is about", []string{"ls", sb, "-m", "a=b"}},
+		{2, "--limit -5", []string{"ls", "-n", "-5"}},
+		{2, "--limit 0", []string{"ls", sb, "-n", "0"}},
+		{2, "--tail -5", []string{"logs", sb, "-n", "-5"}},
+		{2, "--tail -5", []string{"events", "-n", "-5"}},
+		{2, "--budget is about", []string{"exec", "-d", "--budget", sb, "true"}},
+		{2, "--quiet is about", []string{"exec", "-t", sb, "-q", "true"}},
+		{125, "max_output_bytes", []string{"exec", "--max-output", "0", sb, "true"}},
+		{2, "--stdout-offset is about", []string{"follow", sb, "--stdout-offset", "1"}},
+		{2, "--stderr-offset is about", []string{"follow", sb, "--stderr-offset", "1"}},
+		{2, "--budget is about", []string{"follow", sb, "--budget"}},
+		{2, "--quiet is about", []string{"follow", sb, "-q"}},
+		{1, "--exclude is for a directory", []string{"cp", file, sb + ":/tmp/", "--exclude", "x"}},
+		{1, "0789", []string{"cp", sb + ":/tmp/a", filepath.Join(dir, "a"), "--mode", "0789"}},
+		{1, "setuid", []string{"cp", sb + ":/tmp/a", filepath.Join(dir, "a"), "--mode", "4755"}},
+		{1, "not for stdout", []string{"cp", sb + ":/tmp/a", "-", "--mode", "0755"}},
+	} {
+		if r := w.run(c.args...); r.code != c.code || !strings.Contains(r.err, c.says) || r.out != "" {
+			t.Errorf("%v: %+v, want code %d and %q", c.args, r, c.code, c.says)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v was written, %v", left, err)
+	}
+	w.ok("cp", sb+":/tmp/a", filepath.Join(dir, "a"), "--mode", "0750")
+	if st, err := os.Stat(filepath.Join(dir, "a")); err != nil || st.Mode().Perm() != 0o750 {
+		t.Errorf("copied with mode %v, %v", st.Mode(), err)
+	}
+}
+
+// What a sandbox says of its end moves no cursor.
+func TestRemarksAreCleaned(t *testing.T) {
+	w := newWorld(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "text/event-stream")
+		rw.Header().Set(api.HeaderExecID, "e1")
+		fmt.Fprint(rw, "event: exit\ndata: {\"exec_id\": \"e1\", \"exit_code\": 3, \"end_reason\": \"signal\", \"signal\": \"A\\u001b[2J\", \"detail\": \"B\\u001b[2J\", \"limits_hit\": [\"C\\u001b[2J\"]}\n\n")
+	}))
+	defer srv.Close()
+	w.vars[cli.EnvURL] = srv.URL
+	if r := w.run("exec", "i1", "x"); r.code != 3 || strings.Contains(r.err, "\x1b") || !strings.Contains(r.err, "B\uFFFD[2J") || !strings.Contains(r.err, "C\uFFFD[2J") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// With -n 0 only what happens from now on is printed.
+func TestEventsFromNowOn(t *testing.T) {
+	w := newWorld(t)
+	sb := w.ok("create")
+	w.ok("pause", sb)
+	w.ok("resume", sb)
+	if out := w.ok("events", sb, "-n", "0"); out != "" {
+		t.Errorf("without following: %q", out)
+	}
+	following, calls := make(chan struct{}), 0
+	w.OnCall = func(method string) error {
+		if method == "Sandbox" { // once for what has been, once to follow
+			if calls++; calls == 2 {
+				close(following)
+			}
+		}
+		return nil
+	}
+	go func() {
+		<-following
+		_, _ = w.End(hutch.DefaultProject, hutch.SandboxID(sb), hutch.EndKilled)
+	}()
+	out := w.ok("events", sb, "-n", "0", "-f")
+	if strings.Count(out, "\n") != 0 || !strings.Contains(out, "sandbox.ended") {
+		t.Errorf("it printed %q, want the end only", out)
+	}
+}
+
+// A server that does not answer does not keep `version` waiting.
+func TestVersionAsksOnce(t *testing.T) {
+	w := newWorld(t)
+	asked := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		asked++
+		rw.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer srv.Close()
+	w.vars[cli.EnvURL] = srv.URL
+	if out := w.ok("version"); out != "hutch  1.2.3" || asked != 1 {
+		t.Errorf("asked %d times: %q", asked, out)
 	}
 }
 

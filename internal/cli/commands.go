@@ -59,7 +59,7 @@ type app struct {
 func Commands(env Env) []*cobra.Command {
 	makers := []func(*app) *cobra.Command{
 		newCreate, newLs, newGet, newExec, newShell, newCp, newFollow, newLogs, newEvents, newCancel, newRm, newExtend,
-		newPause, newResume, newUsage, newTemplate, newKey, newVersion,
+		newPause, newResume, newTemplate, newKey, newVersion,
 	}
 	out := make([]*cobra.Command, 0, len(makers))
 	for _, mk := range makers {
@@ -89,7 +89,7 @@ func (a *app) flags(c *cobra.Command) {
 		return // it has its own
 	}
 	c.Flags().BoolVar(&a.json, "json", false, "print JSON")
-	c.Flags().StringVar(&a.data, "data-dir", "", "data directory of the server on this machine (default $"+EnvDataDir+" or "+defaultDataDir+")")
+	c.Flags().StringVar(&a.data, "data-dir", "", "data directory of the server on this machine (default $"+EnvDataDir+" or "+DefaultDataDir+")")
 }
 
 // wrap prints what goes wrong and turns it into an exit code.
@@ -116,6 +116,24 @@ func (a *app) wrap(c *cobra.Command) {
 
 func (*app) usage(c *cobra.Command, err error) error {
 	return wrongCall(c, err)
+}
+
+// without refuses flags that mean nothing to a call, and says why.
+func without(c *cobra.Command, why string, flags ...string) error {
+	for _, f := range flags {
+		if c.Flags().Changed(f) {
+			return fmt.Errorf("--%s %s", f, why)
+		}
+	}
+	return nil
+}
+
+// atLeast refuses a number that a flag was given and that is too low.
+func atLeast(c *cobra.Command, flag string, least, n int) error {
+	if c.Flags().Changed(flag) && n < least {
+		return fmt.Errorf("--%s %d: want %d or more", flag, n, least)
+	}
+	return nil
 }
 
 // report prints a failure, unless that has been done.
@@ -156,7 +174,9 @@ func (a *app) fail(err error, code int) error {
 	return &ExitError{Code: code, err: err}
 }
 
-func (a *app) client() (*client.Client, error) { return a.Env.client(a.data) }
+func (a *app) client(more ...client.Option) (*client.Client, error) {
+	return a.Env.client(a.data, more...)
+}
 
 // each calls do for every argument and goes on after a failure; the last one is
 // returned. It prints the arguments that do succeeded with.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,8 +29,8 @@ func newCp(a *app) *cobra.Command {
 SANDBOX:PATH, where a path that is not absolute begins at the user's home; - is stdin or stdout.
 A target that is a directory, or ends in a slash, gets the source into it.
 
-A file appears at its target whole or not at all. Owners become the acting user's; modes, links
-and times are kept. What cannot be copied, sockets and devices, is listed on stderr.`,
+A file appears at its target whole or not at all. Owners become the acting user's; modes are
+kept, and in a directory also links and times. A link that is named itself is followed. What cannot be copied, sockets and devices, is listed on stderr.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := a.client()
@@ -42,7 +43,7 @@ and times are kept. What cannot be copied, sockets and devices, is listed on std
 	}
 	f := c.Flags()
 	f.StringVarP(&cp.user, "user", "u", "", "user to act as in the sandbox: a name, or uid[:gid]")
-	f.StringVar(&cp.mode, "mode", "", "permissions of the file in the sandbox, like 0755 (default: those of the source)")
+	f.StringVar(&cp.mode, "mode", "", "permissions of the file that is written, like 0755 (default: those of the source)")
 	f.StringArrayVar(&cp.exclude, "exclude", nil, "leave out what matches, of a directory; like node_modules or *.pyc")
 	return c
 }
@@ -101,6 +102,9 @@ func (c *copying) run(ctx context.Context, from, to place) error {
 	if from.sandbox == "" && to.sandbox == "" {
 		return errors.New("neither place is in a sandbox: write one as SANDBOX:PATH")
 	}
+	if err := c.checkMode(to); err != nil {
+		return err
+	}
 	isDir, mode, err := c.look(ctx, from)
 	if err != nil {
 		return err
@@ -114,10 +118,30 @@ func (c *copying) run(ctx context.Context, from, to place) error {
 		}
 		return c.tree(ctx, from, to)
 	}
+	if len(c.exclude) > 0 {
+		return errors.New("--exclude is for a directory, and " + from.String() + " is a file")
+	}
 	if c.mode != "" {
 		mode = c.mode
 	}
 	return c.file(ctx, from, to, mode)
+}
+
+// checkMode refuses a --mode that is none, or that to could not get.
+func (c *copying) checkMode(to place) error {
+	if c.mode == "" {
+		return nil
+	}
+	bits, err := strconv.ParseUint(c.mode, 8, 32)
+	switch {
+	case err != nil || bits > 0o7777:
+		return fmt.Errorf("--mode %q: want permissions in octal, like 0755", c.mode)
+	case to.sandbox == "" && to.path == "-":
+		return errors.New("--mode is for a file, not for stdout")
+	case to.sandbox == "" && bits > 0o777:
+		return fmt.Errorf("--mode %s: setuid, setgid and sticky bits are for files in a sandbox", c.mode)
+	}
+	return nil
 }
 
 // look says whether a source is a directory, and a file's permissions.
@@ -214,8 +238,8 @@ func (c *copying) upload(ctx context.Context, in io.Reader, to place, mode strin
 func writeWhole(name, mode string, write func(io.Writer) error) error {
 	perm := os.FileMode(0o644)
 	if mode != "" {
-		var bits uint32
-		if _, err := fmt.Sscanf(mode, "%o", &bits); err != nil {
+		bits, err := strconv.ParseUint(mode, 8, 32)
+		if err != nil {
 			return fmt.Errorf("mode %q: want octal digits", mode)
 		}
 		perm = os.FileMode(bits).Perm()

@@ -1,5 +1,5 @@
 // Package cli is the part of the command line that talks to a server: create ls get exec
-// follow cancel rm extend pause resume template key version.
+// shell cp follow logs events cancel rm extend pause resume template key version.
 //
 // It owns finding the server, flags, what is printed and exit codes. What a command means
 // is the server's; conversation, retries and going on after a broken connection are the

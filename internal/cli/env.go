@@ -26,12 +26,12 @@ const (
 
 // Files of a server's data directory by which the command line on the same machine finds it.
 const (
-	listenFile = "listen"
-	keyFile    = "admin.key"
+	ListenFile = "listen"    // the address it serves on, while it does
+	KeyFile    = "admin.key" // the first key
 )
 
-// defaultDataDir is where a server keeps its data unless told otherwise.
-const defaultDataDir = "/var/lib/hutch"
+// DefaultDataDir is where a server keeps its data unless told otherwise.
+const DefaultDataDir = "/var/lib/hutch"
 
 // retries is how often a call is tried again: 13 s on average, so that a server may be
 // restarted under a command that is being watched.
@@ -73,47 +73,35 @@ func (e Env) dataDir(flag string) string {
 	if d := e.Getenv(EnvDataDir); d != "" {
 		return d
 	}
-	return defaultDataDir
+	return DefaultDataDir
 }
 
 // client finds the server and makes a client for it: what the environment names, else
 // the server on this machine. The local server's key is never sent to another address.
-func (e Env) client(dataDir string) (*client.Client, error) {
+func (e Env) client(dataDir string, more ...client.Option) (*client.Client, error) {
 	url, key := e.Getenv(EnvURL), e.Getenv(EnvKey)
 	if url != "" && key == "" {
 		return nil, fmt.Errorf("%s is set but %s is not: set both, or neither on the server's machine, where `hutch key create NAME` makes a key", EnvURL, EnvKey)
 	}
 	if url == "" {
-		return e.Local(dataDir, key)
-	}
-	return e.connect(url, key)
-}
-
-// Local makes a client for the server on this machine that works in dataDir, whatever the
-// environment names. An empty key is that of the machine's own command line.
-func (e Env) Local(dataDir, key string) (*client.Client, error) {
-	dir := e.dataDir(dataDir)
-	addr, err := e.local(dir, listenFile)
-	if err != nil {
-		return nil, err
-	}
-	url, err := urlOf(addr)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, listenFile), err)
-	}
-	if key == "" {
-		if key, err = e.local(dir, keyFile); err != nil {
+		dir := e.dataDir(dataDir)
+		addr, err := e.local(dir, ListenFile)
+		if err != nil {
 			return nil, err
 		}
+		if url, err = urlOf(addr); err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, ListenFile), err)
+		}
+		if key == "" {
+			if key, err = e.local(dir, KeyFile); err != nil {
+				return nil, err
+			}
+		}
 	}
-	return e.connect(url, key)
-}
-
-func (e Env) connect(url, key string) (*client.Client, error) {
 	opts := []client.Option{
 		client.WithKey(key), client.WithUserAgent("hutch-cli/" + e.Build.Semver), client.WithRetries(retries),
 	}
-	return client.New(url, append(opts, e.ClientOptions...)...)
+	return client.New(url, append(append(opts, e.ClientOptions...), more...)...)
 }
 
 // local reads one of the files by which a server on this machine is found.

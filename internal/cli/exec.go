@@ -65,6 +65,8 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 				return errors.New("--tty is a terminal, whose keys go in and whose output comes as it is: not with --stdin or --json")
 			case fl.stdin && fl.detach:
 				return errors.New("--stdin needs someone to read it: not possible with --detach")
+			case fl.tty || fl.detach:
+				return without(cmd, "is about output that is printed here: not with --tty or --detach", "budget", "quiet")
 			}
 			return nil
 		},
@@ -73,6 +75,9 @@ The command's stdin is empty unless -i is given. Flags behind PROGRAM are its ow
 			req, err := a.execRequest(fl, argv)
 			if err != nil {
 				return a.usage(cmd, err)
+			}
+			if cmd.Flags().Changed("max-output") { // 0 too, which the server refuses
+				req.MaxOutputBytes = &fl.maxOutput
 			}
 			cl, err := a.client()
 			if err != nil {
@@ -116,9 +121,6 @@ func (a *app) execRequest(fl execFlags, argv []string) (api.ExecRequest, error) 
 	req := api.ExecRequest{
 		Cmd: fl.shell, Argv: argv, Cwd: fl.cwd, User: fl.user, StdinOpen: fl.stdin, Shell: fl.session, Tag: fl.tag,
 		TimeoutSeconds: fl.timeout.seconds(), NoOutputTimeoutSeconds: fl.noOutput.seconds(), GraceSeconds: fl.grace.seconds(),
-	}
-	if fl.maxOutput != 0 {
-		req.MaxOutputBytes = &fl.maxOutput
 	}
 	var err error
 	req.Env, err = a.envPairs(fl.env)
@@ -336,7 +338,7 @@ func remark(w io.Writer, end api.ExecEnd) {
 	if n := len(end.LeftRunning); n > 0 {
 		names := make([]string, 0, n)
 		for _, p := range end.LeftRunning {
-			names = append(names, fmt.Sprintf("%d %s", p.PID, clean(p.Command)))
+			names = append(names, fmt.Sprintf("%d %s", p.PID, p.Command))
 		}
 		parts = append(parts, "left running: "+strings.Join(names, ", "))
 	}
@@ -347,6 +349,6 @@ func remark(w io.Writer, end api.ExecEnd) {
 		parts = append(parts, "the shell session began anew: the one before was "+end.ShellReplaced)
 	}
 	for _, s := range parts {
-		fmt.Fprintf(w, "hutch: %s\n", s)
+		fmt.Fprintf(w, "hutch: %s\n", clean(s)) // it may be a guest's
 	}
 }

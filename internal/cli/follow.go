@@ -23,6 +23,11 @@ offsets on, and ends with its exit code. Ctrl-C ends the following, not the comm
 For a sandbox it prints what happens to it, until it ends.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !isExec(args[0]) {
+				if err := without(cmd, "is about a command, not about a sandbox's events", "stdout-offset", "stderr-offset", "budget", "quiet"); err != nil {
+					return a.usage(cmd, err)
+				}
+			}
 			cl, err := a.client()
 			if err != nil {
 				return a.fail(err, exitNoResult)

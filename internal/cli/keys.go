@@ -10,6 +10,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/client"
 )
 
 func newKey(a *app) *cobra.Command {
@@ -170,7 +171,6 @@ func (a *app) newTemplateGet() *cobra.Command {
 				{{"build", dim}, text(t.BuildID)},
 				{{"image", dim}, text(t.Image)},
 				{{"size", dim}, text(mib(int(t.SizeBytes >> 20)))},
-				{{"profile", dim}, text(string(t.Profile))},
 				{{"user", dim}, text(orDash(t.User != "", t.User))},
 				{{"cwd", dim}, text(orDash(t.Cwd != "", t.Cwd))},
 				{{"built", dim}, text(a.when(t.CreatedAt))},
@@ -198,8 +198,8 @@ func newVersion(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: a.Build}
 			if !clientOnly {
-				// Without a server the program still has a version.
-				if cl, err := a.client(); err == nil {
+				// Without a server the program still has a version, and at once.
+				if cl, err := a.client(client.WithRetries(0)); err == nil {
 					if s, err := cl.ServerVersion(cmd.Context()); err == nil {
 						v.Server = &s
 					}

@@ -28,6 +28,9 @@ func newLogs(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := atLeast(cmd, "tail", 1, o.Tail); err != nil {
+				return a.usage(cmd, err)
+			}
 			id := hutch.SandboxID(args[0])
 			if !follow && a.json {
 				return a.usage(cmd, errors.New("--json is for --follow: what is kept of a command, as JSON, is shown by `hutch get EXEC --json`"))
@@ -67,6 +70,9 @@ func newEvents(a *app) *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := atLeast(cmd, "tail", 0, n); err != nil {
+				return a.usage(cmd, err)
+			}
 			cl, err := a.client()
 			if err != nil {
 				return err
@@ -75,14 +81,16 @@ func newEvents(a *app) *cobra.Command {
 			if len(args) == 1 {
 				id = hutch.SandboxID(args[0])
 			}
-			list, err := cl.LastEvents(cmd.Context(), id, n)
+			list, err := cl.LastEvents(cmd.Context(), id, max(n, 1)) // one at least says where to go on from
 			if err != nil {
 				return err
 			}
 			after := int64(0)
 			for _, ev := range list {
-				if err := a.printEvent(ev, id == ""); err != nil {
-					return err
+				if n > 0 {
+					if err := a.printEvent(ev, id == ""); err != nil {
+						return err
+					}
 				}
 				after = ev.Seq
 			}

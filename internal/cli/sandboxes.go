@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -23,10 +22,6 @@ func newCreate(a *app) *cobra.Command {
 		memory, disk  sizeFlag
 		ttl, idle     durationFlag
 		setupLimit    durationFlag
-		lease         durationFlag
-		maxCPU        durationFlag
-		maxCost       float64
-		keepAlive     bool
 		env, metadata []string
 	)
 	c := &cobra.Command{
@@ -44,16 +39,6 @@ func newCreate(a *app) *cobra.Command {
 			req.MemoryMB, req.DiskMB, req.DiskTier = memory.ptr(), disk.ptr(), hutch.DiskTier(tier)
 			req.TTLSeconds, req.IdleTimeoutSeconds = ttl.seconds(), idle.seconds()
 			req.SetupTimeoutSeconds = setupLimit.seconds()
-			req.LeaseSeconds = lease.seconds()
-			if maxCPU.set || cmd.Flags().Changed("max-cost") {
-				req.Budget = &api.Budget{CPUSeconds: maxCPU.seconds()}
-			}
-			if cmd.Flags().Changed("max-cost") {
-				req.Budget.Cost = &maxCost
-			}
-			if keepAlive && lease.d == 0 {
-				return a.usage(cmd, errors.New("--keep-alive renews a lease: say with --lease how long each renewal is good for"))
-			}
 			var err error
 			if req.Env, err = a.envPairs(env); err != nil {
 				return a.usage(cmd, err)
@@ -72,9 +57,6 @@ func newCreate(a *app) *cobra.Command {
 			if err := a.printNew(sb, string(sb.ID)); err != nil {
 				return fmt.Errorf("sandbox %s runs, end it with `hutch rm %s`: %w", sb.ID, sb.ID, err)
 			}
-			if keepAlive {
-				return a.keepAlive(cmd.Context(), cl, sb.ID, lease.d)
-			}
 			if sb.SetupExecID != "" && !a.json {
 				return a.watchSetup(cmd.Context(), cl, sb.SetupExecID)
 			}
@@ -87,22 +69,16 @@ func newCreate(a *app) *cobra.Command {
 	f.Var(&memory, "memory", "memory: MiB, or like 2G")
 	f.Var(&disk, "disk", "cap of what it may write: MiB, or like 10G")
 	f.StringVar(&tier, "disk-tier", "", "where that is kept: disk or memory")
-	f.StringVar((*string)(&req.Profile), "profile", "", "what its commands may do within it: root, or locked (default: the template's)")
 	f.IntVar(&pids, "pids", 0, "most processes and threads at once")
 	f.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE for every command, or KEY to take it from here")
 	f.StringArrayVarP(&metadata, "metadata", "m", nil, "KEY=VALUE to find it by")
 	f.StringVar(&req.Hostname, "hostname", "", "its host name")
 	f.Var(&ttl, "ttl", "how long it may live, like 30m or 2h; 0 = the longest allowed (default 1h)")
 	f.Var(&idle, "idle-timeout", "how long it may be idle (default: for ever)")
-	f.Var(&lease, "lease", "end it unless its owner renews within this, from 10s to 1d (default: it has no owner)")
-	f.BoolVar(&keepAlive, "keep-alive", false, "be its owner: stay, and renew the lease until this command ends")
-	f.Var(&maxCPU, "max-cpu", "end it when it has used that much CPU time, like 90s or 2h (default: no limit)")
-	f.Float64Var(&maxCost, "max-cost", 0, "end it when it has cost that much, by the server's rate card (default: no limit)")
 	f.StringVar(&req.Setup, "setup", "", "a line for its shell to begin with, which is waited for")
 	f.Var(&setupLimit, "setup-timeout", "how long that may take (default 1h)")
 	f.BoolVar(&req.PrivatePorts, "private-ports", false, "who reaches its ports by name needs its token")
 	f.StringVar(&req.MaskHost, "mask-host", "", "Host header that servers inside are shown, like localhost:${PORT}")
-	c.MarkFlagsMutuallyExclusive("keep-alive", "setup")
 	return c
 }
 
@@ -143,6 +119,9 @@ func newLs(a *app) *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkLs(cmd, len(args) == 1, limit); err != nil {
+				return a.usage(cmd, err)
+			}
 			cl, err := a.client()
 			if err != nil {
 				return err
@@ -169,6 +148,17 @@ func newLs(a *app) *cobra.Command {
 	f.BoolVar(&running, "running", false, "of a sandbox's commands, only those that run")
 	c.MarkFlagsMutuallyExclusive("all", "state")
 	return c
+}
+
+// checkLs refuses flags of ls that would have no effect.
+func checkLs(c *cobra.Command, ofOne bool, limit int) error {
+	if err := atLeast(c, "limit", 1, limit); err != nil {
+		return err
+	}
+	if ofOne {
+		return without(c, "is about sandboxes, not about the commands of one", "all", "state", "template", "metadata")
+	}
+	return without(c, "is about the commands of a sandbox: name one, or say --state running", "running")
 }
 
 // take collects at most limit values; 0 = all.
@@ -320,12 +310,8 @@ func (a *app) showSandbox(sb api.Sandbox) error {
 		{{"memory", dim}, text(mib(sb.MemoryMB))},
 		{{"disk", dim}, text(mib(sb.DiskMB) + " (" + string(sb.DiskTier) + ")")},
 		{{"pids", dim}, text(fmt.Sprint(sb.Pids))},
-		{{"profile", dim}, text(string(sb.Profile))},
 		{{"created", dim}, text(a.when(sb.CreatedAt))},
 		{{"ends", dim}, text(a.when(sb.ExpiresAt))},
-	}
-	if sb.LeaseSeconds > 0 {
-		rows = append(rows, []cell{{"leased to", dim}, text(a.when(sb.LeasedTo))})
 	}
 	if sb.IdleTimeoutSeconds > 0 {
 		rows = append(rows, []cell{{"idle timeout", dim}, text(span(time.Duration(sb.IdleTimeoutSeconds * float64(time.Second))))})

@@ -1,11 +1,11 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
-	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // maxQueuedBuilds is how many builds may wait for their turn. One is made at a time: it
@@ -121,9 +120,6 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 	if _, err := c.resources(req.Resources, hutch.Resources{}); err != nil {
 		return hutch.Build{}, err
 	}
-	if _, err := profileOf(req.Profile, ""); err != nil {
-		return hutch.Build{}, err
-	}
 	for {
 		release, taken := c.builds.claims.take(req.ID)
 		if release == nil {
@@ -166,7 +162,7 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 }
 
 // templateName is what a template may be called.
-var templateName = pattern.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var templateName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // checkBuild fills what a build's request leaves open, and says what it is made from.
 func checkBuild(req *hutch.BuildRequest) (source string, err error) {
@@ -214,19 +210,16 @@ func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan 
 	log.end(t, err)
 }
 
-// putBuilt makes the build's result known under its name. A template keeps its aliases, and
-// its profile unless the build names one.
+// putBuilt makes the build's result known under its name. A template keeps
+// its aliases.
 func (c *Control) putBuilt(req hutch.BuildRequest, t *hutch.Template) error {
 	ctx, cancel := finish(c.builds.work, finishTimeout)
 	defer cancel()
-	t.Name, t.BuildID, t.Profile = req.Name, req.ID, req.Profile
+	t.Name, t.BuildID = req.Name, req.ID
 	old, err := c.store.Template(ctx, req.Name)
 	if err == nil {
 		t.Name = old.Name // an alias, maybe
-		if t.Aliases == nil {
-			t.Aliases = old.Aliases
-		}
-		t.Profile = cmp.Or(t.Profile, old.Profile)
+		t.KeepAliases(old)
 	} else if !errors.Is(err, hutch.ErrNotFound) {
 		return fmt.Errorf("read template %s: %w", req.Name, err)
 	}

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,9 +28,7 @@ func (c *Control) CreateSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (hutch.Sandbox, error) {
 	begun := time.Now()
 	if req.ID == "" {
-		claimed, release := c.ClaimPrepared(ctx, req)
-		defer release()
-		req.ID = cmp.Or(claimed, hutch.SandboxID(id.NewSandbox()))
+		req.ID = hutch.SandboxID(id.NewSandbox())
 	}
 	release, err := c.alone(ctx, req.ID)
 	if err != nil {
@@ -58,24 +55,15 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
-	if err := c.admission.ask(sb, begun); err != nil {
-		return hutch.Sandbox{}, err
-	}
-	leave, err := c.admission.enter(ctx, sb.Project)
+	leave, err := c.admission.enter(ctx)
 	if err != nil {
-		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
-	defer c.spares.poke()
 	defer leave()
 	c.metrics.CreateStage("queue", time.Since(begun))
-	if err := c.admission.reserve(sb); err != nil {
-		c.admission.askedInVain(sb.Project)
+	if err := c.admission.reserve(sb.ID); err != nil {
 		return hutch.Sandbox{}, err
 	}
-	c.spares.note(kindOf(sb), time.Now())
-	c.makeRoom(ctx)
-	c.spares.drop(sb.ID) // from here on it is the sandbox's
 	return c.start(ctx, sb, begun)
 }
 
@@ -130,9 +118,7 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 		return hutch.Sandbox{}, startError(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
-		if name != hutch.BootPrepared {
-			c.metrics.CreateStage(name, stages[name])
-		}
+		c.metrics.CreateStage(name, stages[name])
 	}
 	return c.finishStart(ctx, sb, begun, stages)
 }
@@ -142,18 +128,11 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	t := time.Now()
 	boot := t.Sub(begun)
 	data := []string{"boot_ms", strconv.FormatInt(boot.Milliseconds(), 10)}
-	mode := hutch.BootCold
-	if stood, ok := stages[hutch.BootPrepared]; ok {
-		mode = hutch.BootPrepared
-		data = append(data, "stood_ms", strconv.FormatInt(stood.Milliseconds(), 10))
-		delete(stages, hutch.BootPrepared)
-	}
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		data = append(data, "stage."+name+"_us", strconv.FormatInt(stages[name].Microseconds(), 10))
 	}
 	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
-		s.StartedAt, s.Boot, s.BootMode = t, boot, mode
-		s.LeasedTo = leaseFrom(t, s.Lease) // its owner hears of it now
+		s.StartedAt, s.Boot, s.BootMode = t, boot, "cold"
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", data...))
 	if errors.Is(err, hutch.ErrStale) { // ended, or killed, in the moment it started
@@ -169,7 +148,6 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	c.metrics.CreateStage("finish", time.Since(t))
 	c.metrics.CreateStage("total", time.Since(begun))
 	c.activity.touch(sb.ID)
-	c.ledger.open(out, t, hutch.UsageTotal{})
 	c.log.Info("running", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "create", "template", sb.Template, "boot_ms", boot.Milliseconds())
 	return out, nil
 }

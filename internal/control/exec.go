@@ -113,8 +113,6 @@ func (c *Control) running(ctx context.Context, p hutch.ProjectID, sid hutch.Sand
 
 // WaitExec returns the command once it has ended.
 func (c *Control) WaitExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID) (hutch.Exec, error) {
-	silent, leave := c.silences.wait(sid)
-	defer leave()
 	for unknown := false; ; {
 		x, err := c.execOf(ctx, p, sid, xid)
 		if err != nil || x.Result != nil {
@@ -129,8 +127,6 @@ func (c *Control) WaitExec(ctx context.Context, p hutch.ProjectID, sid hutch.San
 		}
 		select {
 		case <-ended:
-		case <-silent:
-			return x, errSilent(sid, xid)
 		case <-ctx.Done():
 			return x, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller stopped waiting; the command goes on")
 		}

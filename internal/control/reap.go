@@ -12,13 +12,11 @@ import (
 // for hours, so minutes are fine.
 const purgeInterval = time.Minute
 
-// Run ends what has expired or idled or lost its owner, carries on what was left undone,
-// makes records and host agree, and removes old records, until ctx ends. The nodes hold deadlines too; whoever comes first ends the
+// Run ends what has expired or idled, carries on what was left undone, and removes old
+// records, until ctx ends. The nodes hold deadlines too; whoever comes first ends the
 // sandbox, and the other finds it gone.
 func (c *Control) Run(ctx context.Context) error {
 	c.wg.Go(func() { c.sampling(ctx) })
-	c.wg.Go(func() { c.reconciling(ctx) })
-	c.wg.Go(func() { c.preparing(ctx) })
 	t := time.NewTicker(c.cfg.SweepInterval)
 	defer t.Stop()
 	var purged time.Time
@@ -63,9 +61,7 @@ func (c *Control) sweep(ctx context.Context, now time.Time) {
 		if _, ok := owed[sb.ID]; ok {
 			continue
 		}
-		if why, detail := c.due(sb, now); why == hutch.EndOwnerGone {
-			c.wg.Go(func() { c.endOwnerless(ctx, sb) })
-		} else if why != "" {
+		if why, detail := c.due(sb, now); why != "" {
 			c.wg.Go(func() { c.endDue(ctx, sb.ID, owedEnd{sb.Epoch, why, detail}) })
 		}
 	}
@@ -78,8 +74,6 @@ func (c *Control) due(sb hutch.Sandbox, now time.Time) (hutch.SandboxEnd, string
 		return hutch.EndKilled, ""
 	case !now.Before(sb.ExpiresAt):
 		return hutch.EndExpired, "its time to live was over"
-	case sb.State != hutch.StateNew && lapsed(sb, now): // a start has its own limit
-		return hutch.EndOwnerGone, ""
 	case sb.State == hutch.StateRunning && sb.IdleTimeout > 0 && c.activity.idle(sb.ID, now) >= sb.IdleTimeout:
 		return hutch.EndIdle, "it was not used for its idle timeout"
 	}
@@ -102,7 +96,6 @@ func (c *Control) endDue(ctx context.Context, id hutch.SandboxID, end owedEnd) {
 // makeEnd ends a sandbox on its host and on record. What fails is owed to the next sweep.
 // It returns the record, which is empty if there is none or it can't be had.
 func (c *Control) makeEnd(ctx context.Context, id hutch.SandboxID, end owedEnd) hutch.Sandbox {
-	c.measure(ctx, look{id: id, epoch: end.epoch})
 	err := c.nodes.KillSandbox(ctx, id, end.epoch)
 	if errors.Is(err, hutch.ErrStale) { // somebody else acts on it, and a sweep looks again
 		c.owedEnds.done(id)
@@ -157,9 +150,6 @@ func (c *Control) purge(ctx context.Context, now time.Time) {
 	}
 	if err == nil {
 		_, err = c.store.PurgeAudit(ctx, now.Add(-c.cfg.AuditFor))
-	}
-	if err == nil {
-		_, err = c.store.PurgeUsage(ctx, now.Add(-c.cfg.UsageFor))
 	}
 	if err != nil {
 		if ctx.Err() == nil {

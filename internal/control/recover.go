@@ -28,19 +28,23 @@ func (c *Control) Recover(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(adoptParallel)
 	for _, sb := range alive {
-		c.admission.restore(sb)
+		c.admission.restore(sb.ID)
 		g.Go(func() error { return c.recoverOne(gctx, sb) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	// Nobody starts or ends anything yet, so one look is enough.
-	left, err := c.look(ctx, false)
+	left, err := c.nodes.Leftovers(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.mend(ctx, left); err != nil {
-		return err
+	for _, id := range left {
+		c.log.Warn("removing the remains of a sandbox that is not on record", "sandbox", id, "op", "recover")
+		err := c.nodes.Sweep(ctx, id)
+		if err != nil {
+			c.log.Error("sweep", "sandbox", id, "op", "recover", "error", err)
+		}
+		c.metrics.Operation("sweep_orphan", err)
 	}
 	if err := c.failCutBuilds(ctx); err != nil {
 		return err
@@ -86,9 +90,6 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		c.activity.add(sb.ID, +1)
 		c.execs.track(x)
 	}
-	if sb, err = c.clipRecord(ctx, sb); err != nil {
-		return err
-	}
 	why, err := c.adopt(ctx, sb)
 	if errors.Is(err, hutch.ErrSandboxGone) {
 		return c.recordLost(ctx, sb, why, err)
@@ -111,9 +112,6 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		if err := c.finishTransition(ctx, sb); err != nil {
 			c.log.Error("finish", "sandbox", sb.ID, "op", string(sb.Transition), "error", err)
 		}
-	}
-	if err := c.renewAfterOutage(ctx, sb); err != nil {
-		return err
 	}
 	c.log.Info("taken over", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "recover", "state", string(sb.State))
 	return nil
@@ -147,8 +145,7 @@ func (c *Control) recoverStart(ctx context.Context, sb hutch.Sandbox) error {
 	}
 	now := time.Now()
 	_, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
-		s.StartedAt, s.Boot, s.BootMode = now, now.Sub(s.CreatedAt), hutch.BootCold
-		s.LeasedTo = leaseFrom(now, s.Lease)
+		s.StartedAt, s.Boot, s.BootMode = now, now.Sub(s.CreatedAt), "cold"
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", "recovered", "true"))
 	if errors.Is(err, hutch.ErrStale) { // it ended meanwhile

@@ -36,7 +36,7 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 	}
 	// Before anyone can read that it is dead: who reads that may rely on its place.
 	c.admission.unreserve(id)
-	for end := time.Now(); ; {
+	for {
 		sb, err := c.store.Sandbox(ctx, id)
 		if err != nil {
 			return sb, fmt.Errorf("read sandbox %s: %w", id, err)
@@ -44,14 +44,13 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		if sb.State == hutch.StateDead {
 			return sb, nil
 		}
-		// It is charged to its end, on record before that is.
-		end = c.settleUsage(ctx, sb, end)
 		if sb.Transition == hutch.Killing && why == hutch.EndStartFailed {
 			why, detail = hutch.EndKilled, "" // which is why it did not start
 		}
+		now := time.Now()
 		out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error {
 			s.End(why, detail)
-			s.EndedAt = end
+			s.EndedAt = now
 			s.Env = nil // the tenant's secrets have done their service
 			return nil
 		}, event(sb, sandboxEnded, "reason", string(why), "detail", detail))
@@ -63,7 +62,6 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		}
 		c.activity.forget(id)
 		c.strays.forget(id)
-		c.silences.end(id)
 		c.execs.forget(id)
 		c.metrics.SandboxEnded(why)
 		c.log.Info("dead", "sandbox", id, "epoch", out.Epoch, "op", "end", "reason", string(why))

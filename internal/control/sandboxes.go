@@ -105,9 +105,6 @@ func (c *Control) extend(ctx context.Context, p hutch.ProjectID, id hutch.Sandbo
 	if err != nil {
 		return sb, err
 	}
-	if last := c.clip(sb.CreatedAt, at); last.Before(at) {
-		at, ttl = last, max(0, ttl-at.Sub(last))
-	}
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
 	var already hutch.Sandbox
@@ -168,42 +165,25 @@ func (c *Control) ResumeSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 // errAlready says that a sandbox is what it was asked to become.
 var errAlready = errors.New("it is that already")
 
-// errUnderWay says that a sandbox is becoming what it was asked to become.
-var errUnderWay = errors.New("it is becoming that")
-
-// change carries a sandbox through transition t, to which state to is the end. If another
-// call is at that already, its outcome is waited for.
+// change carries a sandbox through transition t, to which state to is the end.
 func (c *Control) change(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition, to hutch.State) (sb hutch.Sandbox, err error) {
 	defer func() { c.metrics.Operation(string(t), err) }()
 	if sb, err = c.alive(ctx, p, id); err != nil {
 		return sb, err
 	}
-	caller := ctx
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
 	var already hutch.Sandbox
-	begin := func(s *hutch.Sandbox) error {
-		switch {
-		case s.State == to && s.Transition == "":
+	sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error {
+		if s.State == to && s.Transition == "" {
 			already = *s
 			return errAlready
-		case s.Transition == t:
-			return errUnderWay
-		case s.Transition != "" && s.State != hutch.StateDead:
+		}
+		if s.Transition != "" && s.State != hutch.StateDead {
 			return hutch.Errorf(hutch.CodeConflict, "sandbox %s is %s: try again when that has ended", id, s.Transition)
 		}
 		return s.Begin(t)
-	}
-	for {
-		var out hutch.Sandbox
-		if out, err = c.mutate(ctx, sb, begin); !errors.Is(err, errUnderWay) {
-			sb = out
-			break
-		}
-		if sb, err = c.awaitTurn(caller, p, id, t); err != nil {
-			return sb, err
-		}
-	}
+	})
 	if errors.Is(err, errAlready) {
 		c.activity.touch(id)
 		return already, nil
@@ -267,18 +247,9 @@ func (c *Control) finishTransition(ctx context.Context, sb hutch.Sandbox) error 
 func (c *Control) act(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) error {
 	switch t {
 	case hutch.Pausing:
-		if err := c.nodes.PauseSandbox(ctx, sb.ID, sb.Epoch); err != nil {
-			return err
-		}
-		c.turn(ctx, sb, hutch.StatePaused)
-		return nil
+		return c.nodes.PauseSandbox(ctx, sb.ID, sb.Epoch)
 	case hutch.Resuming:
-		c.turn(ctx, sb, hutch.StateRunning)
-		err := c.nodes.ResumeSandbox(ctx, sb.ID, sb.Epoch)
-		if err != nil {
-			c.turn(ctx, sb, sb.State)
-		}
-		return err
+		return c.nodes.ResumeSandbox(ctx, sb.ID, sb.Epoch)
 	default:
 		return hutch.Errorf(hutch.CodeInternal, "no act for %s", t)
 	}
@@ -299,10 +270,6 @@ func (c *Control) KillSandbox(ctx context.Context, p hutch.ProjectID, id hutch.S
 		}
 		return sb, err
 	}
-	if err := c.account(ctx, sb); err != nil {
-		c.log.Error("charge", "sandbox", id, "op", "usage", "error", err)
-	}
-	c.measure(ctx, look{id: id, epoch: sb.Epoch})
 	if err := c.nodes.KillSandbox(ctx, id, sb.Epoch); err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
 		return sb, err // Killing stays in the record: the sweep carries it on
 	}
@@ -319,21 +286,6 @@ func (c *Control) awaitDead(ctx context.Context, p hutch.ProjectID, id hutch.San
 		select {
 		case <-ctx.Done():
 			return sb, hutch.Wrap(hutch.CodeUnavailable, context.Cause(ctx), "sandbox %s is still being ended: look again later", id)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
-// awaitTurn waits until transition t of a sandbox is no longer under way.
-func (c *Control) awaitTurn(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition) (hutch.Sandbox, error) {
-	for {
-		sb, err := c.alive(ctx, p, id)
-		if err != nil || sb.Transition != t {
-			return sb, err
-		}
-		select {
-		case <-ctx.Done():
-			return sb, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller left while sandbox %s was %s", id, t)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

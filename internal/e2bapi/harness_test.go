@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,8 @@ type bench struct {
 	api *API
 	srv *httptest.Server
 	sb  hutch.SandboxID
+
+	served atomic.Int32 // calls under way
 }
 
 func newBench(t *testing.T) *bench {
@@ -40,12 +43,31 @@ func newBench(t *testing.T) *bench {
 		rw.WriteHeader(http.StatusTeapot)
 		fmt.Fprint(rw, "next "+r.URL.Path)
 	})
-	srv := httptest.NewServer(api.Router(next))
-	t.Cleanup(func() { srv.Close(); api.Close() })
-	b := &bench{world: w, t: t, api: api, srv: srv}
+	b := &bench{world: w, t: t, api: api}
+	router := api.Router(next)
+	b.srv = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		b.served.Add(1)
+		defer b.served.Add(-1)
+		router.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(func() { b.srv.Close(); api.Close() })
 	b.sb = b.create(`{"templateID":"base"}`).SandboxID
 	w.mkdir(t, "/home/user")
 	return b
+}
+
+// idle waits until no call is being served.
+func (b *bench) idle() {
+	b.t.Helper()
+	tick, late := time.NewTicker(5*time.Millisecond), time.After(10*time.Second)
+	defer tick.Stop()
+	for b.served.Load() > 0 {
+		select {
+		case <-tick.C:
+		case <-late:
+			b.t.Fatalf("%d calls are still served after ten seconds", b.served.Load())
+		}
+	}
 }
 
 func (w *world) mkdir(t *testing.T, p string) {

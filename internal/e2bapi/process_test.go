@@ -145,6 +145,7 @@ func TestDisconnectDoesNotKill(t *testing.T) {
 	b := newBench(t)
 	s, c, pid := b.start(startShell)
 	s.stop()
+	b.idle() // the server has noticed
 	again := b.stream("process.Process/Connect", fmt.Sprintf(`{"process":{"pid":%d}}`, pid))
 	again.want(fmt.Sprintf(`{"event":{"start":{"pid":%d}}}`, pid))
 	if b.record(c).Result != nil {

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	nativeapi "hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/x/id"
 )
 
 // The rules that servers of E2B's API break, each with its test: those of the control API
-// here, those of the agent in agent_test.go and process_test.go.
+// here, those of the agent in process_test.go and files_test.go.
 
 func TestBodiesComeWithoutALength(t *testing.T) {
 	b := newBench(t)
@@ -143,12 +144,7 @@ func TestFailuresOfTheService(t *testing.T) {
 
 // TestEveryCodeIsShown holds the table of renderings against the codes there are.
 func TestEveryCodeIsShown(t *testing.T) {
-	for _, e := range []*hutch.Error{
-		hutch.ErrBadRequest, hutch.ErrUnknownField, hutch.ErrUnauthenticated, hutch.ErrForbidden, hutch.ErrNotFound, hutch.ErrSandboxGone,
-		hutch.ErrConflict, hutch.ErrInvalidState, hutch.ErrStale, hutch.ErrIdempotencyMismatch, hutch.ErrTooLarge, hutch.ErrRateLimited,
-		hutch.ErrUnavailable, hutch.ErrNoCapacity, hutch.ErrGuestUnresponsive, hutch.ErrDiskFull, hutch.ErrUnsupported, hutch.ErrShellBusy,
-		hutch.ErrPortClosed, hutch.ErrCancelled, hutch.ErrInternal,
-	} {
+	for _, e := range nativeapi.ErrorCodes() {
 		if _, ok := renderings[e.Code]; !ok {
 			t.Errorf("%s is not in the table", e.Code)
 		}
@@ -333,23 +329,6 @@ func TestMetadataFilter(t *testing.T) {
 		if len(l) != 1 || l[0].SandboxID != v.SandboxID {
 			t.Errorf("%s: got %v", filter, l)
 		}
-	}
-}
-
-// What the native API never shows of its sandboxes is not shown here either; of one that was
-// made here all is, as its clients expect.
-func TestSecretMetadataOfNativeSandboxes(t *testing.T) {
-	b := newBench(t)
-	made := b.create(`{"templateID":"base","metadata":{"secret.k":"of-this-api"}}`)
-	b.mu.Lock()
-	native := *b.sandboxes[made.SandboxID]
-	b.mu.Unlock()
-	native.Access.Surface, native.Metadata = hutch.SurfaceNative, map[string]string{"secret.k": "of-the-other", "k": "shown"}
-	if got := showListed(native).Metadata; len(got) != 1 || got["k"] != "shown" {
-		t.Errorf("shown of a native one: %v", got)
-	}
-	if got := string(b.control("GET", "/v2/sandboxes", "").body); !strings.Contains(got, "of-this-api") {
-		t.Errorf("one of this API: %s", got)
 	}
 }
 
@@ -668,7 +647,7 @@ func TestBodyTimeout(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	b.creating = func() { close(begun); <-goOn }
 	got := make(chan reply, 1)
-	go func() { got <- b.control("POST", "/v2/sandboxes", `{"templateID":"base"}`) }()
+	go func() { defer close(got); got <- b.control("POST", "/v2/sandboxes", `{"templateID":"base"}`) }()
 	<-begun
 	b.creating = nil
 	pipe, stall := io.Pipe()

@@ -69,6 +69,20 @@ func (h *house) Guest(_ context.Context, p hutch.ProjectID, id hutch.SandboxID) 
 	return h, func() { h.add(-1) }, nil
 }
 
+// eventually waits for what comes soon.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick, late := time.NewTicker(5*time.Millisecond), time.After(10*time.Second)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("not within ten seconds: %s", what)
+		}
+	}
+}
+
 func (h *house) add(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,11 +217,12 @@ func TestRouting(t *testing.T) {
 			}
 		})
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.active != 0 {
-		t.Errorf("%d uses of sandboxes were not ended", h.active)
-	}
+	// A use ends after its last answer has been read.
+	eventually(t, "every use of a sandbox has ended", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.active == 0
+	})
 }
 
 func TestCallersArePutOffUntilSandboxesAreTakenOver(t *testing.T) {
@@ -296,7 +311,7 @@ func TestTooManyRequests(t *testing.T) {
 	s, _ := serve(t, Config{MaxRequests: 1}, func(http.ResponseWriter, *http.Request) { entered <- struct{}{}; <-leave })
 	host := "3000-" + string(box) + ".localhost"
 	first := make(chan int)
-	go func() { resp, _ := get(t, s, host, "/"); first <- resp.StatusCode }()
+	go func() { defer close(first); resp, _ := get(t, s, host, "/"); first <- resp.StatusCode }()
 	<-entered
 	if resp, _ := get(t, s, host, "/"); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("the second: got %d", resp.StatusCode)

@@ -141,17 +141,3 @@ func TestContract(t *testing.T) {
 		})
 	}
 }
-
-func TestLockedContract(t *testing.T) {
-	for name, n := range map[string]guesttest.Nesting{
-		"with control groups":    {Cgroup: true},
-		"without control groups": {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			stdin, dial := guesttest.Listen(t)
-			guesttest.Nested(t, n, stdin)
-			guesttest.Locked(t, dial)
-		})
-	}
-}

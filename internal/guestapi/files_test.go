@@ -11,13 +11,13 @@ import (
 )
 
 func TestFileFrames(t *testing.T) {
-	head, err := FileFrameJSON(FileHead, ReadFile{FileRef: RefOf(hutch.FileRef{Path: "a\xff", User: "ann"}), Offset: 3})
+	head, err := FileFrameJSON(FileHead, ReadFile{FileRef: RefOf(hutch.FileRef{Path: "a\xff", User: "worker"}), Offset: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := bytes.NewReader(append(head, "content"...))
 	var q ReadFile
-	if err := ReadFileHead(r, &q); err != nil || q.Name() != "a\xff" || q.Asker() != "ann" || q.Offset != 3 {
+	if err := ReadFileHead(r, &q); err != nil || q.Name() != "a\xff" || q.Asker() != "worker" || q.Offset != 3 {
 		t.Errorf("%+v, %v", q, err)
 	}
 	if rest, _ := io.ReadAll(r); string(rest) != "content" {

@@ -80,9 +80,6 @@ type Hello struct {
 	DiskMB   int                   `json:"disk_mb"` // size of the writable layer: bounds output files
 	Env      map[string]string     `json:"env"`     // for every command, below the command's own
 	Defaults hutch.ProcessDefaults `json:"defaults"`
-	// Profile is that of the machine; empty is root. The first hello decides: one that
-	// brings another is a conflict.
-	Profile hutch.Profile `json:"profile,omitempty"` // not sent for root, which agents of old know without
 }
 
 // HelloReply is what the guest says of itself.

@@ -19,7 +19,7 @@ import (
 
 func goodInfo() hutch.FileInfo {
 	return hutch.FileInfo{
-		Name: "f", Path: "/a/f", Type: hutch.TypeFile, Size: 5, Mode: 0o644, UID: 1, GID: 2, Owner: "ann", Group: "ann",
+		Name: "f", Path: "/a/f", Type: hutch.TypeFile, Size: 5, Mode: 0o644, UID: 1, GID: 2, Owner: "worker", Group: "worker",
 		ModTime: time.Unix(1000, 5).UTC(), Metadata: map[string]string{"k": "v"},
 	}
 }

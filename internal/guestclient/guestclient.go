@@ -24,6 +24,7 @@ package guestclient
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ import (
 	"net/url"
 	"os"
 	"sync"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
@@ -104,6 +106,22 @@ func (c *Client) Hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloRep
 		err = checkHello(&r)
 	}
 	return r, err
+}
+
+// seedBytes is how much randomness a guest is given.
+const seedBytes = 64
+
+// Greet is Hello to the guest of a sandbox of that size which was just started by hand, without
+// a node: at its first epoch, named hostname, with a fresh seed.
+func (c *Client) Greet(ctx context.Context, sb hutch.SandboxID, hostname string, res hutch.Resources) (guestapi.HelloReply, error) {
+	seed := make([]byte, seedBytes)
+	if _, err := rand.Read(seed); err != nil {
+		return guestapi.HelloReply{}, fmt.Errorf("make a seed: %w", err)
+	}
+	return c.Hello(ctx, guestapi.Hello{
+		Protocol: guestapi.ProtocolVersion, Sandbox: sb, Epoch: 1, Hostname: hostname,
+		Time: time.Now().UnixNano(), Seed: seed, CPUs: res.CPUs(), Pids: res.Pids, DiskMB: res.DiskMB,
+	})
 }
 
 // Health asks for a sign of life.

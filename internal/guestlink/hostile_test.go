@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -44,11 +45,12 @@ var (
 type hostile struct {
 	f     *os.File
 	nonce chan nonce
+	wrote atomic.Int64 // bytes
 }
 
 // startHostile returns a guest whose reads are taken care of (unless deaf) and whose
 // attack runs until the test ends.
-func startHostile(t *testing.T, f *os.File, deaf bool, attack func(h *hostile)) {
+func startHostile(t *testing.T, f *os.File, deaf bool, attack func(h *hostile)) *hostile {
 	t.Helper()
 	h := &hostile{f: f, nonce: make(chan nonce, 64)}
 	var wg sync.WaitGroup
@@ -81,6 +83,7 @@ func startHostile(t *testing.T, f *os.File, deaf bool, attack func(h *hostile)) 
 		_ = f.Close()
 		wg.Wait()
 	})
+	return h
 }
 
 // ack answers the next hello; it reports whether there was one.
@@ -91,7 +94,8 @@ func (h *hostile) ack() bool {
 
 // raw writes b as it is.
 func (h *hostile) raw(b []byte) bool {
-	_, err := h.f.Write(b)
+	n, err := h.f.Write(b)
+	h.wrote.Add(int64(n))
 	return err == nil
 }
 
@@ -254,8 +258,11 @@ func TestHostileGuest(t *testing.T) {
 			tr := NewTransport(h)
 			func() {
 				g := polled(t, gf)
-				startHostile(t, g, tt.deaf, tt.attack)
+				guest := startHostile(t, g, tt.deaf, tt.attack)
 				attackedCalls(t, tr)
+				if n := guest.wrote.Load(); n == 0 && name != "silence" {
+					t.Error("the attack wrote nothing")
+				}
 				if grown := heap() - before; grown > 24<<20 {
 					t.Errorf("the heap grew by %d MiB", grown>>20)
 				}

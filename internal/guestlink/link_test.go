@@ -391,6 +391,20 @@ func TestManySessionsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	c, err := h.Dial(ctx)
+	if err != nil {
+		t.Fatalf("Dial after the race: %v", err)
+	}
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	msg, got := randomBytes(1000), make([]byte, 1000)
+	if _, err := c.Write(msg); err != nil {
+		t.Fatalf("write in the session that is left: %v", err)
+	}
+	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, msg) {
+		t.Errorf("the session that is left: %v, the same bytes: %v", err, bytes.Equal(got, msg))
+	}
 }
 
 func TestHostCloseEndsEverything(t *testing.T) {

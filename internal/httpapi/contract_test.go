@@ -232,8 +232,6 @@ var wireTypes = map[string]any{
 	"ExecRequest": api.ExecRequest{}, "ExecResult": api.ExecResult{}, "File": api.File{},
 	"FileChange": api.FileChange{}, "FileMatch": api.FileMatch{}, "FileMatches": api.FileMatches{},
 	"FileTarget": api.FileTarget{}, "Health": api.Health{}, "Key": api.Key{}, "Lifecycle": api.Lifecycle{},
-	"Budget": api.Budget{}, "RateCard": api.RateCard{}, "UsageEntry": api.UsageEntry{}, "UsageReport": api.UsageReport{},
-	"Leak": api.Leak{}, "Leaks": api.Leaks{},
 	"LogLine": api.LogLine{}, "MakeDirectory": api.MakeDirectory{}, "Me": api.Me{},
 	"MoveFile": api.MoveFile{}, "MuxReply": api.MuxReply{}, "MuxRequest": api.MuxRequest{},
 	"OutputChunk": api.OutputChunk{}, "OutputGap": api.OutputGap{}, "Point": api.Point{}, "Port": api.Port{},
@@ -354,7 +352,6 @@ var enumTypes = map[reflect.Type]string{
 	reflect.TypeFor[hutch.ExecEnd](): "ExecEndReason", reflect.TypeFor[hutch.Scope](): "Scope",
 	reflect.TypeFor[hutch.FileType](): "FileType", reflect.TypeFor[hutch.FileOp](): "FileOp",
 	reflect.TypeFor[hutch.Code](): "ErrorCode", reflect.TypeFor[api.Status](): "Status",
-	reflect.TypeFor[hutch.Profile](): "Profile",
 }
 
 func describeGo(t reflect.Type) string {

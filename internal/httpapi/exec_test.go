@@ -267,7 +267,8 @@ func TestFailureAfterTheAnswerHasBegunIsInTheResult(t *testing.T) {
 }
 
 func TestLeavingDoesNotEndACommand(t *testing.T) {
-	b := newBench(t, quick)
+	f, done := httpapitest.New(), make(answered, 20)
+	b := serveOn(t.Context(), t, f, quick, done)
 	open := make(chan struct{})
 	b.Program("gate", gate(open))
 	sb := b.sandbox()
@@ -281,6 +282,7 @@ func TestLeavingDoesNotEndACommand(t *testing.T) {
 		if _, err := io.ReadAll(res.Body); !errors.Is(err, context.Canceled) {
 			t.Fatalf("after leaving: %v", err)
 		}
+		done.await(t, "/v1/sandboxes/{id}"+path) // the server has noticed
 	}
 	running := into[[]api.Exec](b.do("GET", "/v1/sandboxes/"+sb+"/execs?running=1", "").want(200))
 	if len(running) != 2 {
@@ -291,6 +293,9 @@ func TestLeavingDoesNotEndACommand(t *testing.T) {
 		res := b.send(b.request("GET", "/v1/execs/"+string(x.ExecID)+"/output?follow=1", ""))
 		if out, err := io.ReadAll(res.Body); string(out) != "begun" || err != nil {
 			t.Errorf("output %q, %v", out, err)
+		}
+		if r := into[api.Exec](b.do("GET", "/v1/execs/"+string(x.ExecID), "").want(200)).Result; r == nil || r.EndReason != hutch.ExecExit || r.ExitCode != 0 {
+			t.Errorf("after its caller left it ended with %+v", r)
 		}
 	}
 }
@@ -366,7 +371,7 @@ func TestStdinIsStreamed(t *testing.T) {
 	req := b.request("POST", path+"/stdin?offset=6&close=1", "")
 	req.Body, req.ContentLength = pr, -1
 	done := make(chan *live, 1)
-	go func() { done <- b.send(req) }()
+	go func() { defer close(done); done <- b.send(req) }()
 	if _, err := io.WriteString(pw, "ghi"); err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +388,7 @@ func TestStdinIsStreamed(t *testing.T) {
 	if rest, err := io.ReadAll(out.Body); string(rest) != long || err != nil {
 		t.Errorf("the rest is %d bytes, %v", len(rest), err)
 	}
-	if res := <-done; res.StatusCode != 200 {
+	if res := <-done; res == nil || res.StatusCode != 200 {
 		t.Errorf("stdin ended with %d", res.StatusCode)
 	}
 	b.do("POST", path+"/stdin?offset=0", "x").wantError(409, "invalid_state", "")

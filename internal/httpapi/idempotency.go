@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -95,11 +94,6 @@ func (a *API) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	}
 	if rt.ref != nil {
 		call.Ref = rt.ref()
-	}
-	if rt.claim != nil {
-		id, release := rt.claim(a, r, body)
-		defer release()
-		call.Ref = cmp.Or(id, call.Ref) // not used if the key has an id already
 	}
 	stored, existed, err := a.svc.Idempotency.BeginCall(r.Context(), call)
 	if err != nil {

@@ -7,17 +7,16 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/httpapi"
 	"hutch.dev/hutch/internal/httpapi/httpapitest"
-	"hutch.dev/hutch/internal/x/id"
 )
 
 const idem = api.HeaderIdempotencyKey
@@ -44,8 +43,25 @@ func TestKeyedCallIsDoneOnce(t *testing.T) {
 	}
 }
 
+// verified tells of each caller that has come in.
+type verified struct {
+	httpapi.Authenticator
+	in chan struct{}
+}
+
+func (v verified) Verify(ctx context.Context, presented string) (hutch.APIKey, error) {
+	defer func() { v.in <- struct{}{} }()
+	return v.Authenticator.Verify(ctx, presented)
+}
+
 func TestConcurrentRepetitionsWaitForTheFirst(t *testing.T) {
-	b := newBench(t, httpapi.Config{})
+	const callers = 5
+	f := httpapitest.New()
+	svc, in := f.Services(), make(chan struct{}, callers)
+	svc.Auth = verified{svc.Auth, in}
+	s := httptest.NewServer(httpapi.New(httpapi.Config{}, svc, slog.New(slog.DiscardHandler)))
+	t.Cleanup(s.Close)
+	b := &bench{Fake: f, t: t, url: s.URL, key: httpapitest.AdminKey}
 	var (
 		creates atomic.Int32
 		entered = make(chan struct{}, 10)
@@ -64,7 +80,7 @@ func TestConcurrentRepetitionsWaitForTheFirst(t *testing.T) {
 		mu  sync.Mutex
 		ids = map[hutch.SandboxID]int{}
 	)
-	for range 5 {
+	for range callers {
 		wg.Go(func() {
 			sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "same").want(201))
 			mu.Lock()
@@ -72,7 +88,19 @@ func TestConcurrentRepetitionsWaitForTheFirst(t *testing.T) {
 			ids[sb.ID]++
 		})
 	}
-	<-entered
+	late := time.After(30 * time.Second)
+	for range callers { // all are here before the first is done
+		select {
+		case <-in:
+		case <-late:
+			t.Fatal("not every caller came in")
+		}
+	}
+	select {
+	case <-entered:
+	case <-late:
+		t.Fatal("no create has begun")
+	}
 	close(open)
 	wg.Wait()
 	if creates.Load() != 1 || len(ids) != 1 {
@@ -130,7 +158,13 @@ func TestInterruptedCallFindsWhatItMade(t *testing.T) {
 func TestKeyedExecJoinsTheCommand(t *testing.T) {
 	b := newBench(t, quick)
 	var runs atomic.Int32
-	open := make(chan struct{})
+	open, waits := make(chan struct{}), make(chan struct{}, 10)
+	b.OnCall = func(m string) error {
+		if m == "WaitExec" {
+			waits <- struct{}{}
+		}
+		return nil
+	}
 	b.Program("count", func(p *httpapitest.Process) int {
 		fmt.Fprint(p.Stdout, runs.Add(1))
 		<-open
@@ -149,6 +183,13 @@ func TestKeyedExecJoinsTheCommand(t *testing.T) {
 	again := b.send(b.request("POST", path+"/stream", `{"cmd": "count"}`, idem, "y"))
 	if stream.Header.Get(api.HeaderExecID) != again.Header.Get(api.HeaderExecID) {
 		t.Error("a repeated stream is about another command")
+	}
+	for range 3 {
+		select {
+		case <-waits:
+		case <-time.After(30 * time.Second):
+			t.Fatal("not every caller waits for the command that runs")
+		}
 	}
 	close(open)
 	wg.Wait()
@@ -205,68 +246,5 @@ func TestLargeAnswersAreMadeAgainRatherThanKept(t *testing.T) {
 	}
 	if again := b.do("POST", path, "", idem, "c").want(http.StatusOK); string(again.body) != string(first.body) {
 		t.Error("the answer made again differs")
-	}
-}
-
-// ahead hands out ids of machines that were prepared.
-type ahead struct {
-	mu       sync.Mutex
-	ids      []hutch.SandboxID
-	released []hutch.SandboxID
-	asked    []hutch.CreateSandbox
-}
-
-func (a *ahead) ClaimPrepared(_ context.Context, req hutch.CreateSandbox) (id hutch.SandboxID, release func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.asked = append(a.asked, req)
-	if len(a.ids) == 0 {
-		return "", func() {}
-	}
-	id, a.ids = a.ids[0], a.ids[1:]
-	return id, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.released = append(a.released, id)
-	}
-}
-
-// A keyed create is made under the id of a prepared machine, which is on record before; what a
-// call has claimed it gives back when it is over.
-func TestKeyedCreateClaimsWhatIsPrepared(t *testing.T) {
-	first, second, third := hutch.SandboxID(id.NewSandbox()), hutch.SandboxID(id.NewSandbox()), hutch.SandboxID(id.NewSandbox())
-	prepared := &ahead{ids: []hutch.SandboxID{first, second, third}}
-	f := httpapitest.New()
-	services := f.Services()
-	services.Prepared = prepared
-	h := httpapi.New(httpapi.Config{}, services, slog.New(slog.DiscardHandler))
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		s.Close()
-		h.Close()
-	})
-	b := &bench{Fake: f, t: t, url: s.URL, key: httpapitest.AdminKey}
-
-	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k1").want(201)); sb.ID != first {
-		t.Errorf("made %s, want %s", sb.ID, first)
-	}
-	if c, ok := b.StoredCall(hutch.DefaultProject, "k1"); !ok || c.Ref != string(first) {
-		t.Errorf("on record is %q", c.Ref)
-	}
-	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k1").want(201)); sb.ID != first {
-		t.Errorf("repeated, it is %s, want %s", sb.ID, first)
-	}
-	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "k2").want(201)); sb.ID != third {
-		t.Errorf("made %s, want %s", sb.ID, third)
-	}
-	b.do("POST", "/v1/sandboxes", `{"pids": "many"}`, idem, "k3").want(400) // nothing to claim for
-	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "k4").want(201)); sb.ID == "" {
-		t.Error("with nothing prepared none was made")
-	}
-	if len(prepared.asked) != 4 || prepared.asked[0].Resources.Pids != 50 || prepared.asked[0].Project != hutch.DefaultProject {
-		t.Errorf("asked for: %+v", prepared.asked)
-	}
-	if want := []hutch.SandboxID{first, second, third}; !slices.Equal(prepared.released, want) {
-		t.Errorf("given back: %v, want %v", prepared.released, want)
 	}
 }

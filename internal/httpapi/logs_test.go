@@ -96,7 +96,7 @@ func TestBuilds(t *testing.T) {
 	if got := string(b.do("GET", "/v1/templates/builds", "").want(200).body); got != "[]\n" {
 		t.Errorf("no builds are %s", got)
 	}
-	fields := map[string]string{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": "1024", "cpu": "1.5", "memory_mb": "512", "profile": "locked"}
+	fields := map[string]string{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": "1024", "cpu": "1.5", "memory_mb": "512"}
 	body, typ := form(t, fields, nil)
 	multi := into[api.Build](b.do("POST", "/v1/templates/build", body, "Content-Type", typ).want(202))
 	if multi.Name != "mine" || multi.Status != "queued" || multi.ID == "" || multi.StartedAt.IsZero() {
@@ -107,9 +107,9 @@ func TestBuilds(t *testing.T) {
 		values.Set(k, v)
 	}
 	b.do("POST", "/v1/templates/build", values.Encode(), "Content-Type", "application/x-www-form-urlencoded").want(202)
-	b.do("POST", "/v1/templates/build", `{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": 1024, "cpu": 1.5, "memory_mb": 512, "profile": "locked"}`).want(202)
+	b.do("POST", "/v1/templates/build", `{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": 1024, "cpu": 1.5, "memory_mb": 512}`).want(202)
 	for i, req := range b.Requested {
-		if req.Name != "mine" || req.ImageRef != "registry.example/a:1" || req.Resources != (hutch.Resources{MilliCPU: 1500, MemoryMB: 512, DiskMB: 10240}) || req.Profile != hutch.ProfileLocked || req.Project != hutch.DefaultProject {
+		if req.Name != "mine" || req.ImageRef != "registry.example/a:1" || req.Resources != (hutch.Resources{MilliCPU: 1500, MemoryMB: 512, DiskMB: 10240}) || req.Project != hutch.DefaultProject {
 			t.Errorf("request %d: %+v", i, req)
 		}
 	}
@@ -118,7 +118,11 @@ func TestBuilds(t *testing.T) {
 	if once.ID != again.ID || len(b.Requested) != 4 || b.Requested[3].Resources.DiskMB != 50 || b.Requested[3].ID != once.ID {
 		t.Errorf("a repetition made %s of %s; requested %+v", again.ID, once.ID, b.Requested[3:])
 	}
-	if list := into[[]api.Build](b.do("GET", "/v1/templates/builds", "").want(200)); len(list) != 4 || list[0].ID != once.ID {
+	b.do("POST", "/v1/templates/build", `{"name": "large", "image_ref": "y", "size_mb": 20000}`).want(202)
+	if got := b.Requested[4].Resources.DiskMB; got != 20000 {
+		t.Errorf("a size of 20000 MB makes sandboxes of %d", got)
+	}
+	if list := into[[]api.Build](b.do("GET", "/v1/templates/builds", "").want(200)); len(list) != 5 || list[1].ID != once.ID {
 		t.Errorf("listed %+v", list)
 	}
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"hutch.dev/hutch"
 )
@@ -42,6 +43,22 @@ func (q *query) num(name string, def int64) int64 {
 		q.err = hutch.FieldErrorf(name, "must be a whole number, zero or more")
 	}
 	return n
+}
+
+// seconds reads a duration of at most so many seconds, with fractions; def when it is not given.
+func (q *query) seconds(name string, def, most time.Duration) time.Duration {
+	s := q.str(name)
+	if s == "" {
+		return def
+	}
+	n, err := strconv.ParseFloat(s, 64)
+	if (err != nil || !(n >= 0 && n <= most.Seconds())) && q.err == nil {
+		q.err = hutch.FieldErrorf(name, "must be a number of seconds, between 0 and %g", most.Seconds())
+	}
+	if q.err != nil {
+		return def
+	}
+	return time.Duration(n * float64(time.Second))
 }
 
 // limit reads a page's size. Listings of the compatible API give as much as they may

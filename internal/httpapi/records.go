@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -46,8 +45,7 @@ func showTemplate(t hutch.Template) api.Template {
 		BuildID: t.BuildID, Image: t.Image,
 		CPU: float64(t.Resources.MilliCPU) / 1000, MemoryMB: t.Resources.MemoryMB,
 		DiskMB: t.Resources.DiskMB, DiskTier: t.Resources.DiskTier, Pids: t.Resources.Pids,
-		Profile: cmp.Or(t.Profile, hutch.ProfileRoot),
-		User:    t.Defaults.User, Cwd: t.Defaults.Cwd, CreatedAt: milli(t.CreatedAt),
+		User: t.Defaults.User, Cwd: t.Defaults.Cwd, CreatedAt: milli(t.CreatedAt),
 		Aliases: t.Aliases, Description: t.Description, Entrypoint: t.Entrypoint,
 	}
 }

@@ -17,19 +17,16 @@ type route struct {
 	scope           hutch.Scope // least a key needs; empty = no key
 	once            onceMode    // what an Idempotency-Key does
 	ref             func() string
-	// claim chooses the id that ref would, if something is ready for this request; else "".
-	// Release is called when it has been answered. nil = nothing ever is.
-	claim    func(a *API, r *http.Request, body []byte) (id string, release func())
-	maxBody  int64 // 0 = maxBody
-	oversize error // what a larger body is refused with; nil = too_large
-	changes  bool  // changes something although it is a GET
-	handle   func(a *API, w http.ResponseWriter, r *http.Request) error
+	maxBody         int64 // 0 = maxBody
+	oversize        error // what a larger body is refused with; nil = too_large
+	changes         bool  // changes something although it is a GET
+	handle          func(a *API, w http.ResponseWriter, r *http.Request) error
 }
 
 // routes is the API. A test holds it equal to api/openapi/native.yaml.
 func routes() []route {
 	return []route{
-		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, claim: (*API).claimPrepared, handle: (*API).createSandbox},
+		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, handle: (*API).createSandbox},
 		{method: "GET", pattern: "/v1/sandboxes", scope: hutch.ScopeRead, handle: (*API).listSandboxes},
 		{method: "GET", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRead, handle: (*API).getSandbox},
 		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).killSandbox},
@@ -38,7 +35,6 @@ func routes() []route {
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateLifecycle},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/pause", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).pauseSandbox},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/resume", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).resumeSandbox},
-		{method: "POST", pattern: "/v1/sandboxes/{id}/renew", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).renewSandbox},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/events", scope: hutch.ScopeRead, handle: (*API).sandboxEvents},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/logs", scope: hutch.ScopeRead, handle: (*API).sandboxLogs},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/usage", scope: hutch.ScopeRead, handle: (*API).usage},
@@ -95,9 +91,7 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/metrics/overview", scope: hutch.ScopeRead, handle: (*API).overviewSeries},
 		{method: "GET", pattern: "/v1/metrics/sandbox/{id}", scope: hutch.ScopeRead, handle: (*API).sandboxSeries},
 		{method: "GET", pattern: "/v1/stats/boot", scope: hutch.ScopeRead, handle: (*API).bootStats},
-		{method: "GET", pattern: "/v1/usage", scope: hutch.ScopeRead, handle: (*API).usageReport},
 		{method: "GET", pattern: "/v1/audit", scope: hutch.ScopeAdmin, handle: (*API).audit},
-		{method: "GET", pattern: "/v1/leaks", scope: hutch.ScopeAdmin, handle: (*API).leaks},
 
 		{method: "POST", pattern: "/v1/keys", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).createKey},
 		{method: "GET", pattern: "/v1/keys", scope: hutch.ScopeAdmin, handle: (*API).listKeys},

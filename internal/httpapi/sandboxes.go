@@ -53,18 +53,6 @@ func (a *API) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, out)
 }
 
-// claimPrepared finds a machine for a create that is under an Idempotency-Key: its id is on
-// record before the create begins.
-func (a *API) claimPrepared(r *http.Request, body []byte) (id string, release func()) {
-	req, _, err := decodeCreate(body)
-	if err != nil || a.svc.Prepared == nil {
-		return "", func() {}
-	}
-	req.Project = project(r)
-	sid, release := a.svc.Prepared.ClaimPrepared(r.Context(), req)
-	return string(sid), release
-}
-
 // The limit of a setup that names none, and the tag by which it is found.
 const (
 	defaultSetupTimeout = time.Hour
@@ -123,7 +111,7 @@ func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if err := refuseUnsupported(in); err != nil {
 		return hutch.CreateSandbox{}, err
 	}
-	out := hutch.CreateSandbox{Template: in.Template, Env: in.Env, Metadata: in.Metadata, Hostname: in.Hostname, Profile: in.Profile}
+	out := hutch.CreateSandbox{Template: in.Template, Env: in.Env, Metadata: in.Metadata, Hostname: in.Hostname}
 	out.Access = hutch.Access{PrivatePorts: in.PrivatePorts, MaskHost: in.MaskHost}
 	if err := checkMaskHost(in.MaskHost); err != nil {
 		return out, err
@@ -135,9 +123,6 @@ func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if out.Resources, err = resources(in); err != nil {
 		return out, err
 	}
-	if out.Budget, err = budget(in.Budget); err != nil {
-		return out, err
-	}
 	ttl, err := seconds("ttl_seconds", in.TTLSeconds, 0, longest)
 	if err != nil {
 		return out, err
@@ -145,10 +130,7 @@ func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if in.TTLSeconds != nil {
 		out.TTL = &ttl
 	}
-	if out.IdleTimeout, err = seconds("idle_timeout_seconds", in.IdleTimeoutSeconds, 0, longest); err != nil {
-		return out, err
-	}
-	out.Lease, err = seconds("lease_seconds", in.LeaseSeconds, 0, longest)
+	out.IdleTimeout, err = seconds("idle_timeout_seconds", in.IdleTimeoutSeconds, 0, longest)
 	return out, err
 }
 

@@ -90,10 +90,27 @@ func TestKeysAreMadeAndRevoked(t *testing.T) {
 	b.as(tok.Token).do("POST", "/v1/sandboxes", "{}").want(201)
 	b.do("DELETE", "/v1/me/tokens/"+tok.Prefix, "").want(204)
 	old := into[api.Token](b.do("POST", "/v1/me/tokens", `{"label": "old", "expires_in_days": 0.0001}`).want(200)) // made at Epoch
+	kept := into[api.Token](b.do("POST", "/v1/me/tokens", `{"label": "kept", "expires_in_days": 3650}`).want(200))
+	listed := false
 	for _, x := range into[[]api.Token](b.do("GET", "/v1/me/tokens", "").want(200)) {
+		listed = listed || x.Prefix == kept.Prefix
 		if x.Prefix == tok.Prefix || x.Prefix == old.Prefix || x.Token != "" {
 			t.Errorf("tokens list %+v: revoked, expired, or with its secret", x)
 		}
+	}
+	if !listed {
+		t.Error("a token that is good for years is not listed")
+	}
+	made, err := b.ListKeys(t.Context(), hutch.DefaultProject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]time.Time{}
+	for _, k := range made {
+		ends[k.Prefix] = k.ExpiresAt
+	}
+	if got, want := ends[old.Prefix], httpapitest.Epoch.Add(8640*time.Millisecond); !got.Equal(want) {
+		t.Errorf("0.0001 days end at %v, want %v", got, want)
 	}
 }
 

@@ -34,7 +34,7 @@ func (c call) at(query string) string {
 // to show for each of them.
 func (b *bench) documented() []call {
 	b.t.Helper()
-	sb := string(into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{"lease_seconds": 60}`).want(201)).ID)
+	sb := b.sandbox()
 	at := "/v1/sandboxes/" + sb
 	b.Program("shell", shellProgram)
 	x := into[api.Exec](b.do("POST", at+"/exec", `{"cmd": "shell", "background": true, "terminal": {}, "stdin_open": true}`).want(202))

@@ -39,7 +39,7 @@ func terminalSize(rows, cols int64) (hutch.TerminalSize, error) {
 func (a *API) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	q := newQuery(r)
 	rows, cols := q.num("rows", hutch.DefaultRows), q.num("cols", hutch.DefaultCols)
-	keep := time.Duration(min(q.num("keep_seconds", int64(a.cfg.TerminalKeep.Seconds())), 1<<31)) * time.Second
+	keep := q.seconds("keep_seconds", a.cfg.TerminalKeep, MaxTerminalKeep)
 	spec := hutch.ExecSpec{
 		Cmd: q.str("cmd"), Cwd: q.str("cwd"), User: q.str("user"), Tag: q.str("tag"),
 		Env: map[string]string{"TERM": terminalKind}, Background: true, Lossless: true,
@@ -48,12 +48,6 @@ func (a *API) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	hello := q.flag("hello", false)
 	if err := q.check(); err != nil {
 		return err
-	}
-	if q.values["keep_seconds"] == nil {
-		keep = a.cfg.TerminalKeep
-	}
-	if keep > MaxTerminalKeep {
-		return hutch.FieldErrorf("keep_seconds", "must be at most %d", int(MaxTerminalKeep.Seconds()))
 	}
 	size, err := terminalSize(rows, cols)
 	if err != nil {

@@ -184,7 +184,9 @@ func TestTerminalsThatCannotBe(t *testing.T) {
 	b.do("GET", ssh, "").wantError(400, "bad_request", "")
 	b.do("GET", ssh+"?rows=0", "").wantError(400, "bad_request", "rows")
 	b.do("GET", ssh+"?cols=5000", "").wantError(400, "bad_request", "cols")
-	b.do("GET", ssh+"?keep_seconds=86401", "").wantError(400, "bad_request", "keep_seconds")
+	for _, bad := range []string{"86401", "-1", "nan", "1s"} {
+		b.do("GET", ssh+"?keep_seconds="+bad, "").wantError(400, "bad_request", "keep_seconds")
+	}
 	b.as(httpapitest.ReadKey).do("GET", ssh, "").wantError(403, "forbidden", "")
 	b.as("").do("GET", ssh, "").wantError(401, "unauthenticated", "")
 	upgrade := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
@@ -250,7 +252,7 @@ func TestATerminalThatHasEndedIsLetBe(t *testing.T) {
 func TestATerminalCanBeJoined(t *testing.T) {
 	b := newTerminalBench(t, httpapi.Config{})
 	sb := b.sandbox()
-	first := b.ws("/v1/sandboxes/" + sb + "/ssh?keep_seconds=3600")
+	first := b.ws("/v1/sandboxes/" + sb + "/ssh?keep_seconds=3600.5")
 	first.output("24x80 xterm-256color$ ")
 	second := b.ws("/v1/execs/" + string(first.id) + "/terminal?replay=2")
 	second.output("$ ")
@@ -322,6 +324,15 @@ func TestCommandsOverOneSocket(t *testing.T) {
 		_, _ = io.WriteString(p.Stderr, "err")
 		return 4
 	})
+	open := make(chan struct{})
+	b.Program("gate", func(p *httpapitest.Process) int { // and says nothing
+		select {
+		case <-open:
+			return 0
+		case <-p.Stopped:
+			return 143
+		}
+	})
 	sb := b.sandbox()
 	w := b.ws("/v1/sandboxes/" + sb + "/exec/ws")
 	w.send(websocket.MessageText, `{"id":"slow","cmd":"sleep"}`)
@@ -355,7 +366,7 @@ func TestCommandsOverOneSocket(t *testing.T) {
 			t.Errorf("%s: %+v", name, last)
 		}
 	}
-	w.send(websocket.MessageText, `{"id":"left","cmd":"sleep"}`)
+	w.send(websocket.MessageText, `{"id":"left","cmd":"gate"}`)
 	var running []api.Exec
 	b.eventually("the command runs", func() bool {
 		running = into[[]api.Exec](b.do("GET", "/v1/sandboxes/"+sb+"/execs?running=1", "").want(200))
@@ -370,6 +381,11 @@ func TestCommandsOverOneSocket(t *testing.T) {
 	w.ends(websocket.StatusPolicyViolation)
 	if !b.running(running[0].ExecID) {
 		t.Error("a command ended because its client left")
+	}
+	close(open)
+	b.eventually("the command has ended", func() bool { return !b.running(running[0].ExecID) })
+	if r := into[api.Exec](b.do("GET", "/v1/execs/"+string(running[0].ExecID), "").want(200)).Result; r.EndReason != hutch.ExecExit || r.ExitCode != 0 {
+		t.Errorf("after its client left it ended with %+v", r)
 	}
 }
 

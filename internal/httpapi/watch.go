@@ -277,12 +277,9 @@ func (a *API) watcherOf(r *http.Request) (*watcher, error) {
 
 func (a *API) watcherEvents(w http.ResponseWriter, r *http.Request) error {
 	q := newQuery(r)
-	cursor, wait := q.num("cursor", 0), time.Duration(min(q.num("wait_seconds", 0), 3600))*time.Second
+	cursor, wait := q.num("cursor", 0), q.seconds("wait_seconds", 0, maxPoll)
 	if err := q.check(); err != nil {
 		return err
-	}
-	if wait > maxPoll {
-		return hutch.FieldErrorf("wait_seconds", "must be at most %d", int(maxPoll.Seconds()))
 	}
 	wt, err := a.watcherOf(r)
 	if err != nil {

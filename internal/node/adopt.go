@@ -11,20 +11,16 @@ import (
 
 // Adopt takes over a sandbox that an earlier process of this node ran. It returns
 // hutch.ErrSandboxGone, after removing what was left of its machine, if it is not there any
-// more; why is then what the keeper saw, which Sweep makes it forget. One that the node has in
-// hand is hutch.ErrConflict, and is not touched.
+// more; why is then what the keeper saw, which Sweep makes it forget.
 func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxEnd, err error) {
-	ctx, c, err := n.reserve(ctx, rec)
-	if err != nil {
-		return "", err
-	}
-	defer n.release(c)
 	kept, err := n.keeper.Get(ctx, rec.ID)
+	if err != nil {
+		if errors.Is(err, hutch.ErrNotFound) {
+			return hutch.EndLost, n.gone(ctx, rec.ID, "its handles are lost")
+		}
+		return "", fmt.Errorf("fetch handles of %s: %w", rec.ID, err)
+	}
 	switch {
-	case errors.Is(err, hutch.ErrNotFound):
-		return hutch.EndLost, n.gone(ctx, rec.ID, "its handles are lost")
-	case err != nil:
-		return n.notTaken(ctx, rec, fmt.Errorf("fetch handles of %s: %w", rec.ID, err))
 	case !kept.Killed.IsZero():
 		closeHandles(kept.Handles)
 		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
@@ -32,6 +28,12 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		closeHandles(kept.Handles)
 		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
 	}
+	ctx, c, err := n.reserve(ctx, rec)
+	if err != nil {
+		closeHandles(kept.Handles)
+		return "", err
+	}
+	defer n.release(c)
 	spec, err := n.spec(rec)
 	if err != nil {
 		// Its image is mounted already: that its name is not known any more costs it nothing.
@@ -47,7 +49,7 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 	if err != nil {
 		return n.notTaken(ctx, rec, fmt.Errorf("adopt %s: %w", rec.ID, err))
 	}
-	b := newBox(n, rec, sb)
+	b := newBox(n.work, rec, sb)
 	// The record may have a later deadline and epoch than the process before came to tell.
 	n.tellEpoch(ctx, b)
 	n.hold(b)
@@ -73,7 +75,6 @@ func (n *Node) notTaken(ctx context.Context, rec hutch.Sandbox, err error) (why 
 	case errors.Is(context.Cause(ctx), errAborted):
 		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
 	case errors.Is(err, hutch.ErrSandboxGone):
-		n.log.Warn("a sandbox cannot be taken over", "sandbox", rec.ID, "op", "adopt", "error", err)
 		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
 	}
 	return "", err
@@ -92,15 +93,8 @@ func (n *Node) gone(ctx context.Context, id hutch.SandboxID, detail string) erro
 	return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is gone: %s", id, detail)
 }
 
-// Sweep removes whatever is left on this host of a sandbox that the node does not have in
-// hand. One that it starts, takes over or runs is hutch.ErrConflict, and is not touched; nor
-// can it be started until Sweep returns.
+// Sweep removes whatever is left on this host of a sandbox the node does not run.
 func (n *Node) Sweep(ctx context.Context, id hutch.SandboxID) error {
-	ctx, c, err := n.reserve(ctx, hutch.Sandbox{ID: id})
-	if err != nil {
-		return err
-	}
-	defer n.release(c)
 	if err := n.rt.Sweep(ctx, id); err != nil {
 		return fmt.Errorf("sweep %s: %w", id, err)
 	}
@@ -116,6 +110,23 @@ func (n *Node) forget(ctx context.Context, id hutch.SandboxID) error {
 		return fmt.Errorf("drop handles of %s: %w", id, err)
 	}
 	return nil
+}
+
+// Leftovers names sandboxes of which something is on this host that the node does not run.
+func (n *Node) Leftovers(ctx context.Context) ([]hutch.SandboxID, error) {
+	all, err := n.rt.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list machines: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var left []hutch.SandboxID
+	for _, id := range all {
+		if n.boxes[id] == nil && n.comes[id] == nil {
+			left = append(left, id)
+		}
+	}
+	return left, nil
 }
 
 func closeHandles(h runtime.Handles) {

@@ -51,8 +51,8 @@ func TestAdopt(t *testing.T) {
 	if res := b.reports.ends[running]; string(res.Stdout.Head) != "a\nb\n" {
 		t.Errorf("reported: %+v", res)
 	}
-	if held := b.Held(); len(held) != 1 || !held[rec.ID] {
-		t.Errorf("the node has %v in hand", held)
+	if left, err := b.Leftovers(b.ctx()); err != nil || len(left) != 0 {
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }
 

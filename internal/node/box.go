@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"hutch.dev/hutch"
@@ -32,16 +31,13 @@ type box struct {
 	gone chan struct{} // closed once the sandbox is off this host
 	done chan struct{} // closed once its end and those of its commands are reported, or never will be
 
-	clock *atomic.Int64 // the node's
-	heard atomic.Int64  // by it, when the guest last gave a sign of life
-
 	mu       sync.Mutex
-	pulse    pulse
 	epoch    hutch.Epoch
 	deadline time.Time
 	paused   bool
 	run      context.Context //nolint:containedctx // ends, with the reason, when the sandbox is paused or ended
 	endRun   context.CancelCauseFunc
+	heard    time.Time        // when it last gave a sign of life to who waits for an answer
 	resumed  time.Time        // when it was last resumed
 	ending   hutch.SandboxEnd // why this node is ending it; empty while it is not
 	detail   string           // a sentence to go with ending
@@ -51,11 +47,11 @@ type box struct {
 	watched  map[hutch.ExecID]*execWatch
 }
 
-func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox) *box {
+func newBox(work context.Context, rec hutch.Sandbox, sb runtime.Sandbox) *box {
 	h := sb.Handles()
 	client := guestclient.New(h.Guest)
 	b := &box{
-		id: rec.ID, sb: sb, guest: client, calls: client, work: n.work, clock: &n.clock,
+		id: rec.ID, sb: sb, guest: client, calls: client, work: work,
 		cpus: rec.Resources.CPUs(), memoryMax: int64(rec.Resources.MemoryMB) << 20, diskMax: int64(rec.Resources.DiskMB) << 20,
 		hello: guestapi.Hello{
 			Protocol: guestapi.ProtocolVersion,
@@ -66,7 +62,6 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox) *box {
 			DiskMB:   rec.Resources.DiskMB,
 			Env:      rec.Env,
 			Defaults: rec.Defaults,
-			Profile:  told(rec.Profile),
 		},
 		gone:     make(chan struct{}),
 		done:     make(chan struct{}),
@@ -78,19 +73,8 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox) *box {
 	if len(h.Procs) > 0 {
 		b.proc = h.Procs[0]
 	}
-	b.pulse = pulse{asked: never, waiting: map[*waiter]struct{}{}}
-	b.hear()
 	b.beginRunLocked()
 	return b
-}
-
-// told is a profile as a guest is told of it: agents that run since before there were any know
-// only the one that needs no word.
-func told(p hutch.Profile) hutch.Profile {
-	if p == hutch.ProfileRoot {
-		return ""
-	}
-	return p
 }
 
 // beginRunLocked begins a run of the sandbox, until it is paused or ended.
@@ -123,9 +107,6 @@ func (b *box) sayHello(ctx context.Context) error {
 	}
 	h.Time = time.Now().UnixNano()
 	_, err := b.guest.Hello(ctx, h)
-	if err == nil {
-		b.hear()
-	}
 	return err
 }
 
@@ -133,16 +114,13 @@ func (b *box) sayHello(ctx context.Context) error {
 // whenever its stream was cut, it starts from there.
 func (b *box) ask(ctx context.Context, f func(context.Context) error) error {
 	err := f(ctx)
-	if notIdentified(err) {
-		if err := b.sayHello(ctx); err != nil {
-			return err
-		}
-		err = f(ctx)
+	if !notIdentified(err) {
+		return err
 	}
-	if err == nil || errors.Is(err, hutch.ErrNotFound) {
-		b.hear()
+	if err := b.sayHello(ctx); err != nil {
+		return err
 	}
-	return err
+	return f(ctx)
 }
 
 func notIdentified(err error) bool {

@@ -27,7 +27,7 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	}
 	kills := b.oomKillCount()
 	var st guestapi.ExecStatus
-	err = n.answered(ctx, b, func(ctx context.Context) error {
+	err = n.call(ctx, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			st, err = b.guest.StartExec(ctx, guestapi.StartExec{ID: x, Spec: spec})
 			return err
@@ -124,22 +124,16 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if o.Live {
 		fo.Stdout, fo.Stderr, fo.Budgeted = 0, 0, false
 	}
-	began := b.await(eagerAfter, cancel)
 	f, err := b.follow(ctx, x, fo)
-	began()
-	if !late.Stop() || errors.Is(context.Cause(ctx), hutch.ErrGuestUnresponsive) {
+	if !late.Stop() {
 		return nil, b.whyGone(context.Cause(ctx))
 	}
 	if err != nil {
 		return nil, b.whyGone(err)
 	}
 	defer func() { _ = f.Close() }()
-	defer b.awaitAs(&waiter{quiet: patientAfter, bears: patience, cancel: cancel})()
 	for {
 		fr, err := n.next(ctx, b, f)
-		if errors.Is(context.Cause(ctx), hutch.ErrGuestUnresponsive) {
-			err = context.Cause(ctx)
-		}
 		if err != nil {
 			return nil, b.whyGone(err)
 		}
@@ -164,9 +158,6 @@ func (n *Node) next(ctx context.Context, b *box, f *guestclient.Follow) (guestap
 		fr, err := f.Next(quiet)
 		over := quiet.Err() != nil && ctx.Err() == nil
 		cancel()
-		if err == nil {
-			b.hear()
-		}
 		if err == nil || !over || !b.stoodStill(n.cfg.Silence) {
 			return fr, err
 		}
@@ -217,24 +208,21 @@ func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if err != nil {
 		return 0, err
 	}
+	// No ask: the reader cannot be read twice. A caller that gets an error asks how far
+	// it came by writing nothing.
+	if err := n.identified(ctx, b); err != nil {
+		return 0, b.whyGone(err)
+	}
 	data := c.Data
 	if data == nil {
 		data = http.NoBody
 	}
 	var rep guestapi.StdinReply
-	err = awaited(ctx, b, func(ctx context.Context) (err error) {
-		// No ask: the reader cannot be read twice. A caller that gets an error asks how far
-		// it came by writing nothing.
-		if err := n.identified(ctx, b); err != nil {
-			return err
-		}
-		if c.Append {
-			rep, err = b.guest.AppendStdin(ctx, x, data, c.End)
-		} else {
-			rep, err = b.guest.Stdin(ctx, x, c.Offset, data, c.End)
-		}
-		return err
-	})
+	if c.Append {
+		rep, err = b.guest.AppendStdin(ctx, x, data, c.End)
+	} else {
+		rep, err = b.guest.Stdin(ctx, x, c.Offset, data, c.End)
+	}
 	return rep.Offset, b.whyGone(err)
 }
 
@@ -252,11 +240,9 @@ func (n *Node) StopExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var st guestapi.ExecStatus
-	err = awaited(ctx, b, func(ctx context.Context) error {
-		return b.ask(ctx, func(ctx context.Context) error {
-			st, err = b.guest.Stop(ctx, x, guestapi.Stop{Reason: hutch.ExecCancelled, Grace: int64(grace)})
-			return err
-		})
+	err = b.ask(ctx, func(ctx context.Context) error {
+		st, err = b.guest.Stop(ctx, x, guestapi.Stop{Reason: hutch.ExecCancelled, Grace: int64(grace)})
+		return err
 	})
 	return st.Result, b.whyGone(err)
 }
@@ -267,7 +253,7 @@ func (n *Node) SignalExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if err != nil {
 		return err
 	}
-	return b.whyGone(n.answered(ctx, b, func(ctx context.Context) error {
+	return b.whyGone(n.call(ctx, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			return b.guest.Signal(ctx, x, guestapi.Signal{Signal: signal, Tree: tree})
 		})
@@ -281,7 +267,7 @@ func (n *Node) Processes(ctx context.Context, id hutch.SandboxID, e hutch.Epoch)
 		return nil, err
 	}
 	var l guestapi.ProcessList
-	err = n.answered(ctx, b, func(ctx context.Context) error {
+	err = n.call(ctx, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			l, err = b.guest.Processes(ctx)
 			return err

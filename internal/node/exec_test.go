@@ -54,7 +54,7 @@ func TestBoxKeepsTheFirstReason(t *testing.T) {
 	if b.reports.detail != "first" {
 		t.Errorf("the detail is %q", b.reports.detail)
 	}
-	if b.find(rec.ID) != nil && b.Count() != 0 {
+	if b.find(rec.ID) != nil || b.Count() != 0 {
 		t.Error("it is still in service")
 	}
 }

@@ -115,7 +115,6 @@ func (n *Node) adoptExecs(b *box) {
 	}
 	ctx, cancel := context.WithTimeout(n.work, adoptTimeout)
 	defer cancel()
-	defer b.await(eagerAfter, func(error) {})() // one that is silent is found out now
 	var l guestapi.ExecList
 	err := b.ask(ctx, func(ctx context.Context) (err error) {
 		l, err = b.guest.Execs(ctx)
@@ -234,7 +233,6 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 		if err != nil {
 			return guestapi.ExecStatus{}, err
 		}
-		w.b.hear()
 		switch fr.Type {
 		case guestapi.FrameEnd:
 			return f.Status(), nil
@@ -278,10 +276,9 @@ func (w *execWatch) lost(st guestapi.ExecStatus, why string) hutch.ExecResult {
 	}
 }
 
-// nameOOM renames a kill that nobody here sent, if the kernel says it was for memory: of the
-// first process of the command, or of a child whose end a shell made its own.
+// nameOOM renames a kill that nobody here sent, if the kernel says it was for memory.
 func (w *execWatch) nameOOM(r *hutch.ExecResult) {
-	if r.ExitCode != 128+9 || r.End != hutch.ExecExit && (r.End != hutch.ExecSignal || r.Signal != "KILL") {
+	if r.End != hutch.ExecSignal || r.Signal != "KILL" || r.ExitCode != 128+9 {
 		return
 	}
 	t := time.NewTimer(oomNews)
@@ -290,8 +287,8 @@ func (w *execWatch) nameOOM(r *hutch.ExecResult) {
 	defer tick.Stop()
 	for {
 		if w.b.oomKillCount() > w.oomKills {
-			r.End, r.Signal = hutch.ExecOOM, "KILL"
-			r.Detail = "the kernel ended it over the sandbox's memory limit: the sandbox used " + w.b.memoryUse(w.n.lastStats(w.b))
+			r.End = hutch.ExecOOM
+			r.Detail = "the kernel ended it over the sandbox's memory limit"
 			return
 		}
 		select {

@@ -89,16 +89,6 @@ func (s *shelf) Delete(_ context.Context, id hutch.SandboxID) error {
 	return s.fail
 }
 
-func (s *shelf) List(context.Context) ([]hutch.Trace, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []hutch.Trace
-	for id := range s.kept {
-		all = append(all, hutch.Trace{Kind: hutch.TraceKeeper, Name: string(id), Sandbox: id})
-	}
-	return all, s.fail
-}
-
 func (s *shelf) set(fail error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,16 +134,6 @@ func (l *links) Detach(_ context.Context, id hutch.SandboxID) error {
 	return nil
 }
 
-func (l *links) List(context.Context) ([]hutch.Trace, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []hutch.Trace
-	for id := range l.on {
-		all = append(all, hutch.Trace{Kind: hutch.TraceLink, Name: string(id), Sandbox: id})
-	}
-	return all, l.fail
-}
-
 // reports notes what a node tells, in order.
 type reports struct {
 	mu     sync.Mutex
@@ -162,14 +142,6 @@ type reports struct {
 	fail   error // of ExecEnded
 	news   chan struct{}
 	detail string
-	used   time.Duration // CPU, of the sandbox that ended last
-}
-
-// SandboxUsed is no news that a test waits for: it comes before each end.
-func (r *reports) SandboxUsed(_ context.Context, _ hutch.SandboxID, _ time.Time, cpu time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.used = cpu
 }
 
 func (r *reports) note(s string) {
@@ -185,12 +157,6 @@ func (r *reports) SandboxEnded(_ context.Context, _ hutch.SandboxID, _ hutch.Epo
 	defer r.mu.Unlock()
 	r.detail = detail
 	r.note("sandbox " + string(why))
-}
-
-func (r *reports) SandboxSilent(_ context.Context, _ hutch.SandboxID, _ hutch.Epoch, silent bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.note(map[bool]string{true: "silent", false: "answers"}[silent])
 }
 
 func (r *reports) ExecFound(_ context.Context, _ hutch.SandboxID, x hutch.ExecID, pid int, at time.Time) error {
@@ -259,7 +225,6 @@ type bench struct {
 	links   *links
 	reports *reports
 	cfg     Config
-	deaf    bool // its guests do not answer now
 	*Node
 }
 

@@ -19,18 +19,16 @@ const undoTimeout = 20 * time.Second
 
 // StartSandbox makes a sandbox's machine and returns once its guest answers, with how
 // long each stage took. If it fails, nothing of the sandbox is left on this host. It may
-// be called once for an id. KillSandbox ends it, in which case it is hutch.ErrSandboxGone. A
-// machine that was prepared for the id is used if it is alive and fits; then there is a stage
-// hutch.BootPrepared, which is how long it had stood.
+// be called once for an id. KillSandbox ends it, in which case it is hutch.ErrSandboxGone.
 func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
 	defer cancel()
-	ctx, c, p, err := n.take(ctx, rec)
+	ctx, c, err := n.reserve(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
 	defer n.release(c)
-	b, stages, err := n.start(ctx, rec, p)
+	b, stages, err := n.start(ctx, rec)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errAborted) {
 			return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s was ended while it was being started", rec.ID)
@@ -42,25 +40,22 @@ func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]
 }
 
 // start makes the machine and greets its guest, or leaves nothing of it.
-func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box, map[string]time.Duration, error) {
+func (n *Node) start(ctx context.Context, rec hutch.Sandbox) (*box, map[string]time.Duration, error) {
 	spec, err := n.spec(rec)
 	if err != nil {
-		if p != nil {
-			n.dispose(ctx, rec.ID, p)
-		}
 		return nil, nil, err
 	}
-	begun, stages := time.Now(), map[string]time.Duration{}
+	stages := map[string]time.Duration{}
 	lap := stopwatch(stages)
-	sb, ahead, err := n.machine(ctx, spec, p)
+	sb, err := n.rt.Create(ctx, spec)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("create machine: %w", err)
 	}
 	undo := cleanup.New(func() { n.undoCreate(ctx, rec.ID, sb) })
 	defer undo.Run()
 	lap("machine")
 
-	b := newBox(n, rec, sb)
+	b := newBox(n.work, rec, sb)
 	undo.Add(func() { _ = b.guest.Close() })
 	if err := n.bringUp(ctx, b); err != nil {
 		return nil, nil, err
@@ -70,13 +65,12 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box,
 		return nil, nil, fmt.Errorf("greet guest: %w", err)
 	}
 	lap("guest")
-	if ahead {
-		stages[hutch.BootPrepared] = begun.Sub(p.since)
-	} else {
-		p = nil
-	}
-	for k, d := range p.booked(sb) {
-		stages["machine."+k] = d
+	if s, ok := sb.(interface {
+		Stages() map[string]time.Duration
+	}); ok {
+		for k, d := range s.Stages() {
+			stages["machine."+k] = d
+		}
 	}
 	undo.Release()
 	return b, stages, nil
@@ -119,7 +113,7 @@ func (n *Node) spec(rec hutch.Sandbox) (runtime.Spec, error) {
 func (n *Node) specOf(rec hutch.Sandbox, image string) runtime.Spec {
 	return runtime.Spec{
 		ID: rec.ID, Image: image, Guest: n.cfg.Guest,
-		Resources: rec.Resources, Hostname: rec.Hostname, Profile: rec.Profile,
+		Resources: rec.Resources, Hostname: rec.Hostname,
 	}
 }
 
@@ -132,7 +126,7 @@ func (n *Node) undoCreate(ctx context.Context, id hutch.SandboxID, sb runtime.Sa
 	}
 }
 
-// coming is a sandbox that is being started, taken over or swept.
+// coming is a sandbox that is being started or taken over.
 type coming struct {
 	id    hutch.SandboxID
 	epoch hutch.Epoch
@@ -148,33 +142,13 @@ var errAborted = errors.New("ended while being started")
 func (n *Node) reserve(ctx context.Context, rec hutch.Sandbox) (context.Context, *coming, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.boxes[rec.ID] != nil || n.comes[rec.ID] != nil || n.ready[rec.ID] != nil {
+	if n.boxes[rec.ID] != nil || n.comes[rec.ID] != nil {
 		return nil, nil, hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", rec.ID)
 	}
-	ctx, c := n.comeLocked(ctx, rec)
-	return ctx, c, nil
-}
-
-// take is reserve for a sandbox for which a machine may have been prepared, which is then the
-// caller's.
-func (n *Node) take(ctx context.Context, rec hutch.Sandbox) (context.Context, *coming, *prepared, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.boxes[rec.ID] != nil || n.comes[rec.ID] != nil {
-		return nil, nil, nil, hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", rec.ID)
-	}
-	p := n.ready[rec.ID]
-	ctx, c := n.comeLocked(ctx, rec)
-	return ctx, c, p, nil
-}
-
-// comeLocked takes the place, and from the shelf what stands there under the same id.
-func (n *Node) comeLocked(ctx context.Context, rec hutch.Sandbox) (context.Context, *coming) {
 	ctx, abort := context.WithCancelCause(ctx)
 	c := &coming{id: rec.ID, epoch: rec.Epoch, abort: abort, done: make(chan struct{})}
 	n.comes[rec.ID] = c
-	delete(n.ready, rec.ID)
-	return ctx, c
+	return ctx, c, nil
 }
 
 func (n *Node) release(c *coming) {

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -16,21 +15,17 @@ import (
 // in seconds; half of one is as late as a sandbox may end.
 const deadlineInterval = 500 * time.Millisecond
 
-// Run holds deadlines and minds the guests' signs of life until ctx ends. The wall clock is read anew each time, so a step
+// Run holds deadlines until ctx ends. The wall clock is read anew each time, so a step
 // of the clock or a suspended host delays an end by no more than one interval.
 func (n *Node) Run(ctx context.Context) error {
 	t := time.NewTicker(deadlineInterval)
 	defer t.Stop()
-	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			now := time.Now()
-			n.endExpired(now)
-			n.tick(now.Sub(last))
-			last = now
+			n.endExpired(time.Now())
 		}
 	}
 }
@@ -78,12 +73,10 @@ func (n *Node) watch(b *box) {
 		return // the node is stopping; the sandbox goes on
 	}
 	n.clear(b)
-	used := n.lastStats(b)
-	why, detail := b.whyEnded(exit, used)
+	why, detail := b.whyEnded(exit)
 	close(b.gone)
 	_ = b.guest.Close()
 	defer close(b.done)
-	n.tellUsed(b, used)
 	if !b.awaitExecs() {
 		return // the node is stopping: the keeper has a note for the next one
 	}
@@ -115,38 +108,19 @@ func (n *Node) drop(id hutch.SandboxID) {
 	delete(n.boxes, id)
 }
 
-// lastStats is what a sandbox that has ended had used; zero if that cannot be had.
-func (n *Node) lastStats(b *box) runtime.Stats {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), n.cfg.CallTimeout)
-	defer cancel()
-	st, err := b.sb.Stats(ctx)
-	if err != nil {
-		n.log.Warn("what an ended sandbox had used is not known", "sandbox", b.id, "op", "end", "error", err)
-	}
-	return st
-}
-
-// whyEnded says why the sandbox ended, of whose use last is the final account.
-func (b *box) whyEnded(exit runtime.Event, last runtime.Stats) (hutch.SandboxEnd, string) {
+// whyEnded says why the sandbox ended.
+func (b *box) whyEnded(exit runtime.Event) (hutch.SandboxEnd, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.ending != "":
 	case exit.OOM:
-		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit: "+b.memoryUse(last)
-	case exit.Pids:
-		b.ending, b.detail = hutch.EndPidsLimit, fmt.Sprintf("it was ended over its cap of processes and threads on the host: at most %d, its limit %d", last.PidsPeak, last.PidsLimit)
+		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit"
 	default:
 		b.ending, b.detail = hutch.EndCrashed, "its kernel or its guest agent ended unasked"
 	}
 	b.endRun(b.goneLocked(nil))
 	return b.ending, b.detail
-}
-
-// memoryUse says how much memory the sandbox was given and has used, in bytes. What it was
-// given is the size that was asked for; the host allows its kernel some more, and counts that in.
-func (b *box) memoryUse(st runtime.Stats) string {
-	return fmt.Sprintf("at most %d bytes with its kernel's, its limit %d of which %d its own", st.MemoryPeak, st.MemoryLimit, b.memoryMax)
 }
 
 // followEvents acts on what happens to the sandbox until it has exited.

@@ -88,7 +88,7 @@ func TestBase(t *testing.T) {
 		{"apt knows where its packages are", "ls /etc/apt/sources.list.d; apt-get --print-uris update | grep -q InRelease", "hutch.sources"},
 		{"python without a number", "python -c 'import sys; print(sys.version_info.major)'", "3"},
 		{"sockets and processes are seen", "ss -ltn | head -n 1 | cut -c1-5; pgrep -c bash >/dev/null; ip -o link show lo | cut -d: -f2", "State\n lo"},
-		{"git serves", "git init -q /tmp/g && cd /tmp/g && git -c user.name=n -c user.email=e commit -q --allow-empty -m m && (git daemon --export-all --base-path=/tmp --reuseaddr --listen=127.0.0.1 --port=9418 >/dev/null 2>&1 & sudo ip link set lo up; for i in 1 2 3 4 5 6 7 8 9; do git clone -q git://127.0.0.1/g /tmp/h 2>/dev/null && break; sleep 0.3; done; git -C /tmp/h log --format=%s; kill $!)", "m"},
+		{"git serves", "git init -q /tmp/g && cd /tmp/g && git -c user.name=n -c user.email=e commit -q --allow-empty -m m && (git daemon --export-all --base-path=/tmp --reuseaddr --listen=127.0.0.1 --port=9418 >/dev/null 2>&1 & sudo ip link set lo up; for i in $(seq 100); do git clone -q git://127.0.0.1/g /tmp/h 2>/dev/null && break; sleep 0.3; done; git -C /tmp/h log --format=%s; kill $!)", "m"},
 		{"manuals stay out, licences in", "find /usr/share/man/ -type f; test -s /usr/share/doc/bash/copyright", ""},
 	})
 }

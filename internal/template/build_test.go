@@ -79,12 +79,12 @@ func TestBuild(t *testing.T) {
 	}
 	// The build itself has the proxy and the passwords that the image must not have.
 	conf, sources := read(t, filepath.Join(b.fake, "apt.conf")), read(t, filepath.Join(b.fake, "sources"))
-	for _, want := range []string{`Acquire::http::Proxy "http://joe:hunter2@proxy.example:3142";`, `Dir::Etc::netrcparts "/etc/apt/auth.conf.d";`, `APT::Install-Recommends "false";`} {
+	for _, want := range []string{`Acquire::http::Proxy "http://builder:hunter2@proxy.example:3142";`, `Dir::Etc::netrcparts "/etc/apt/auth.conf.d";`, `APT::Install-Recommends "false";`} {
 		if !strings.Contains(conf, want) {
 			t.Errorf("apt's settings for the build lack %s:\n%s", want, conf)
 		}
 	}
-	if strings.Contains(conf, "Languages") || !strings.Contains(sources, "http://mary:letmein@mirror.example/debian") {
+	if strings.Contains(conf, "Languages") || !strings.Contains(sources, "http://robot:letmein@mirror.example/debian") {
 		t.Errorf("settings\n%s\nsources\n%s", conf, sources)
 	}
 	wantLeft := []string{"builds/" + res.Key + ".json", "builds/" + res.Key + ".log", "images/" + strings.TrimPrefix(res.Image.Digest, "sha256:") + ".erofs"}
@@ -223,8 +223,8 @@ func TestFailedBuilds(t *testing.T) {
 			step:   template.StepCustomise, command: "a", want: []string{"exit status 1", "/nosuch"}, lines: 1,
 		},
 		"command over its time": {
-			recipe: "commands: [{name: hang, run: 'echo begun; sleep " + marker + "', timeout: 300ms}]",
-			step:   template.StepCustomise, command: "hang", want: []string{"timed out after 300ms", "begun"}, lines: 1,
+			recipe: "commands: [{name: hang, run: 'echo begun; sleep " + marker + "', timeout: 5s}]", // the tree is entered in it too
+			step:   template.StepCustomise, command: "hang", want: []string{"timed out after 5s", "begun"}, lines: 1,
 		},
 		"a link out of the tree": {
 			do:     "rm -r \"$tree/opt\" 2>/dev/null || true; ln -s \"$FAKE\" \"$tree/opt\"",

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/x/atomicfile"
-	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // What a builder keeps in its directory:
@@ -96,7 +96,7 @@ func (b *Builder) Forget(key string) error {
 }
 
 // keyRE is what the key of a build looks like.
-var keyRE = pattern.New(`^[0-9a-f]{64}$`)
+var keyRE = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (b *Builder) result(p plan, rec record, img rootfs.Image, cached bool) Result {
 	return Result{

@@ -163,7 +163,7 @@ func TestImagesThatAreRefused(t *testing.T) {
 		"a name that climbs":           {image: image(t, v1.Config{}, imagetest.File("../x", "x")), step: template.StepUnpack, code: hutch.CodeBadRequest, want: "climbs"},
 		"larger than allowed":          {image: image(t, v1.Config{}, imagetest.File("a", strings.Repeat("x", 3<<20))), step: template.StepUnpack, code: hutch.CodeTooLarge, want: "larger than 2 MiB"},
 		"layers larger than allowed":   {image: imagetest.Image(t, v1.Config{}, random(t, 3<<20)), step: template.StepUnpack, code: hutch.CodeTooLarge, want: "2 are allowed"},
-		"a user who is not there":      {image: image(t, v1.Config{User: "joe"}, imagetest.File("etc/passwd", "root:x:0:0::/:/bin/sh\n")), step: template.StepCustomise, code: hutch.CodeBadRequest, want: "no such user"},
+		"a user who is not there":      {image: image(t, v1.Config{User: "builder"}, imagetest.File("etc/passwd", "root:x:0:0::/:/bin/sh\n")), step: template.StepCustomise, code: hutch.CodeBadRequest, want: "no such user"},
 		"a group that is not there":    {image: image(t, v1.Config{User: "1:staff"}), step: template.StepCustomise, code: hutch.CodeBadRequest, want: "no such group"},
 		"a user that is none":          {image: image(t, v1.Config{User: "a b"}), step: template.StepPlan, code: hutch.CodeBadRequest, want: "USER"},
 		"a directory that is none":     {image: image(t, v1.Config{WorkingDir: "srv"}), step: template.StepPlan, code: hutch.CodeBadRequest, want: "WORKDIR"},
@@ -202,9 +202,9 @@ func random(t *testing.T, size int) v1.Layer {
 }
 
 func TestUsersThatAreThere(t *testing.T) {
-	for _, user := range []string{"", "root", "1000", "1000:1000", "joe", "joe:staff", "root:0"} {
+	for _, user := range []string{"", "root", "1000", "1000:1000", "builder", "builder:staff", "root:0"} {
 		b := newBench(t, "")
-		im := image(t, v1.Config{User: user, WorkingDir: "/new/dir/"}, imagetest.File("etc/passwd", "root:x:0:0::/:/bin/sh\njoe:x:7:7::/:/bin/sh\n"), imagetest.File("etc/group", "staff:x:50:\n"))
+		im := image(t, v1.Config{User: user, WorkingDir: "/new/dir/"}, imagetest.File("etc/passwd", "root:x:0:0::/:/bin/sh\nbuilder:x:7:7::/:/bin/sh\n"), imagetest.File("etc/group", "staff:x:50:\n"))
 		res, err := b.BuildImage(t.Context(), template.Container{Name: "app", Source: ociimage.Source{Archive: imagetest.Layout(t, map[string]v1.Image{"": im})}}, template.Options{})
 		if err != nil {
 			t.Errorf("USER %q: %v", user, err)

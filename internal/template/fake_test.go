@@ -77,10 +77,10 @@ func newBench(t *testing.T, do string) *bench {
 	top := t.TempDir()
 	b := &bench{dir: filepath.Join(top, "store"), fake: filepath.Join(top, "fake"), root: filepath.Join(top, "machine")}
 	write(t, filepath.Join(b.fake, "bin/mmdebstrap"), fmt.Sprintf(fakeMmdebstrap, b.fake), 0o755)
-	write(t, filepath.Join(b.fake, "bin/apt-config"), "#!/bin/sh\necho 'Acquire::http::Proxy \"http://joe:hunter2@proxy.example:3142\";'\necho 'Acquire::Check-Valid-Until \"false\";'\necho 'Acquire::Languages \"de\";'\n", 0o755)
+	write(t, filepath.Join(b.fake, "bin/apt-config"), "#!/bin/sh\necho 'Acquire::http::Proxy \"http://builder:hunter2@proxy.example:3142\";'\necho 'Acquire::Check-Valid-Until \"false\";'\necho 'Acquire::Languages \"de\";'\n", 0o755)
 	write(t, filepath.Join(b.fake, "do"), do, 0o644)
 	write(t, filepath.Join(b.root, "etc/os-release"), "ID=debian\nVERSION_CODENAME=bookworm\n", 0o644)
-	write(t, filepath.Join(b.root, "etc/apt/sources.list"), "deb [signed-by=/etc/apt/keyrings/m.gpg] http://mary:letmein@mirror.example/debian bookworm main\n", 0o644)
+	write(t, filepath.Join(b.root, "etc/apt/sources.list"), "deb [signed-by=/etc/apt/keyrings/m.gpg] http://robot:letmein@mirror.example/debian bookworm main\n", 0o644)
 	write(t, filepath.Join(b.root, "etc/apt/keyrings/m.gpg"), "a key", 0o644)
 	t.Setenv("PATH", filepath.Join(b.fake, "bin")+":"+os.Getenv("PATH"))
 	b.open()

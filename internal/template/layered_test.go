@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/template"
+	"hutch.dev/hutch/internal/template/erofs"
 )
 
 // low is what other recipes build upon here. Its python writes down what it is called
@@ -74,7 +76,7 @@ func newLayeredBench(t *testing.T) *bench {
 	for _, name := range []string{"PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_DEFAULT_TIMEOUT", "PIP_CONFIG_FILE"} {
 		unset(t, name)
 	}
-	write(t, filepath.Join(b.root, "etc/pip.conf"), "[global]\nindex-url = https://joe:hunter2@index.example/simple\ncert = "+filepath.Join(b.root, "ca.pem")+"\n", 0o644)
+	write(t, filepath.Join(b.root, "etc/pip.conf"), "[global]\nindex-url = https://builder:hunter2@index.example/simple\ncert = "+filepath.Join(b.root, "ca.pem")+"\n", 0o644)
 	write(t, filepath.Join(b.root, "ca.pem"), "a certificate\n", 0o644)
 	b.open()
 	return b
@@ -87,6 +89,21 @@ func unset(t *testing.T, name string) {
 	if err := os.Unsetenv(name); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// unpack is extract by our own reader, which keeps setuid bits.
+func unpack(t *testing.T, image rootfs.Image) string {
+	t.Helper()
+	f, err := os.Open(image.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	dir := filepath.Join(t.TempDir(), "x")
+	if err := erofs.Extract(t.Context(), f, image.SizeBytes, dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func (b *bench) recipe(t *testing.T, name string) template.Recipe {
@@ -117,7 +134,7 @@ func TestARecipeUponAnother(t *testing.T) {
 	x := extract(t, res.Image.Path)
 	calls := read(t, filepath.Join(x, "calls"))
 	for _, want := range []string{
-		"-m pip install", "--only-binary :all:", "-- numpy>=2\n", "https://joe:hunter2@index.example/simple /run/build/pip0", "a certificate\n", "-m compileall",
+		"-m pip install", "--only-binary :all:", "-- numpy>=2\n", "https://builder:hunter2@index.example/simple /run/build/pip0", "a certificate\n", "-m compileall",
 	} {
 		if !strings.Contains(calls, want) {
 			t.Errorf("python's calls lack %q:\n%s", want, calls)
@@ -147,7 +164,7 @@ func TestARecipeUponAnother(t *testing.T) {
 		t.Errorf("the log does not say what pip installed:\n%s", strings.Join(lines, "\n"))
 	}
 	conf := read(t, filepath.Join(b.fake, "apt-tree.conf"))
-	if !strings.Contains(conf, `Acquire::http::Proxy "http://joe:hunter2@proxy.example:3142";`) {
+	if !strings.Contains(conf, `Acquire::http::Proxy "http://builder:hunter2@proxy.example:3142";`) {
 		t.Errorf("apt's settings lack the machine's:\n%s", conf)
 	}
 	data, err := os.ReadFile(res.Image.Path)
@@ -184,8 +201,11 @@ func TestTheLowerRecipeIsBuiltOnce(t *testing.T) {
 		t.Errorf("forced: %+v, %v; want the same image, built again", forced, err)
 	}
 	// setuid and all: a tree that went through an image is the one it was.
-	if st, err := os.Stat(filepath.Join(extract(t, below.Image.Path), "opt/low")); err != nil || st.Size() != 3 {
-		t.Errorf("%v, %v", st, err)
+	for name, image := range map[string]rootfs.Image{"lower": below.Image, "upper": first.Image} {
+		st, err := os.Stat(filepath.Join(unpack(t, image), "opt/low"))
+		if err != nil || st.Size() != 3 || st.Mode() != os.ModeSetuid|0o755 {
+			t.Errorf("in the %s image: %+v, %v; want 3 bytes, mode 4755", name, st, err)
+		}
 	}
 	// Whatever changes below changes what is above.
 	write(t, filepath.Join(b.recipes, "low.yaml"), strings.Replace(low, "content: low", "content: other", 1), 0o644)
@@ -197,7 +217,7 @@ func TestTheLowerRecipeIsBuiltOnce(t *testing.T) {
 		t.Errorf("with the old one again: %v", err)
 	}
 	// So does the index that Python packages come from, but not the password for it.
-	write(t, filepath.Join(b.root, "etc/pip.conf"), "[global]\nindex-url = https://joe:other@index.example/simple\n", 0o644)
+	write(t, filepath.Join(b.root, "etc/pip.conf"), "[global]\nindex-url = https://builder:other@index.example/simple\n", 0o644)
 	if _, err := b.Lookup(b.recipe(t, "upper")); err != nil {
 		t.Errorf("with another password: %v", err)
 	}
@@ -218,7 +238,7 @@ func TestFailedLayers(t *testing.T) {
 		"a circle":                {low: "name: low=>name: low\nfrom: upper", step: template.StepPlan, want: "build upon each other: upper, low, upper"},
 		"another name":            {low: "name: low=>name: high", step: template.StepPlan, want: "calls itself high"},
 		"a wrong recipe below":    {low: "LANG: C.UTF-8=>2: x", step: template.StepPlan, want: "env"},
-		"a user of neither":       {upper: "from: low=>from: low\nuser: joe", step: template.StepPlan, want: "joe"},
+		"a user of neither":       {upper: "from: low=>from: low\nuser: builder", step: template.StepPlan, want: "builder"},
 		"a recipe below fails":    {low: "user: root=>commands: [{name: break, run: exit 3}]\nuser: root", step: template.StepBase, want: "build template low: customise (break)"},
 		"a command of this one":   {upper: "run: 'echo=>run: 'exit 4; echo", step: template.StepCustomise, want: "exit status 4", left: true},
 		"pip":                     {low: "case \"$*\" in *compileall*) exit 0;; esac=>echo no such wheel; exit 1", step: template.StepPython, want: "no such wheel", left: true},

@@ -68,7 +68,7 @@ func TestReadPip(t *testing.T) {
 		return name
 	}
 	ca, netrc := file(filepath.Join(root, "ca.pem"), "x"), file(filepath.Join(root, "netrc"), "x")
-	file(filepath.Join(root, "etc/pip.conf"), "[global]\nindex-url = https://weak.example\nfind-links = "+root+" https://joe:secret@links.example/\n")
+	file(filepath.Join(root, "etc/pip.conf"), "[global]\nindex-url = https://weak.example\nfind-links = "+root+" https://builder:secret@links.example/\n")
 	own := file(filepath.Join(root, "own.conf"), "[install]\nindex-url = https://own.example\nretries = 3\n")
 	t.Setenv("PIP_CONFIG_FILE", own)
 	t.Setenv("PIP_RETRIES", "4")
@@ -79,7 +79,7 @@ func TestReadPip(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"PIP_FIND_LINKS=/run/build/pip0 https://joe:secret@links.example/", "PIP_INDEX_URL=https://own.example", "PIP_RETRIES=4",
+		"PIP_FIND_LINKS=/run/build/pip0 https://builder:secret@links.example/", "PIP_INDEX_URL=https://own.example", "PIP_RETRIES=4",
 		"SSL_CERT_FILE=/run/build/pip1", "NETRC=/run/build/pip2",
 	}
 	if !reflect.DeepEqual(got.env, want) {
@@ -93,7 +93,7 @@ func TestReadPip(t *testing.T) {
 		t.Errorf("without files: %+v, %v", none, err)
 	}
 	unpassworded := newPipSource(root, map[string]string{"find-links": "https://links.example/", "retries": "9"})
-	if with := newPipSource(root, map[string]string{"find-links": "https://joe:secret@links.example/"}); with.identity != unpassworded.identity {
+	if with := newPipSource(root, map[string]string{"find-links": "https://builder:secret@links.example/"}); with.identity != unpassworded.identity {
 		t.Error("a password is in the identity")
 	}
 }

@@ -91,21 +91,8 @@ func (w *world) buildLog(id string, from int, follow bool) []string {
 	return lines
 }
 
-// A template keeps its profile until a build names another.
-func TestBuildKeepsTheProfile(t *testing.T) {
-	w, _ := withWorkshop(t)
-	for _, c := range []struct{ asked, want hutch.Profile }{
-		{"", ""}, {hutch.ProfileLocked, hutch.ProfileLocked}, {"", hutch.ProfileLocked}, {hutch.ProfileRoot, hutch.ProfileRoot},
-	} {
-		w.built(w.build("py", func(r *hutch.BuildRequest) { r.Profile = c.asked }).ID)
-		if tpl, err := w.c.Template(w.ctx(), "py"); err != nil || tpl.Profile != c.want {
-			t.Errorf("%+v: the template has %q, %v", c, tpl.Profile, err)
-		}
-	}
-}
-
 func TestBuildMakesATemplate(t *testing.T) {
-	w, _ := withWorkshop(t)
+	w, shop := withWorkshop(t)
 	b := w.build("py")
 	if b.Status != hutch.BuildQueued || b.Source != "image example.com/py:1" || b.Template != "py" || b.StartedAt.IsZero() {
 		t.Errorf("the build: %+v", b)
@@ -133,9 +120,12 @@ func TestBuildMakesATemplate(t *testing.T) {
 	if err := w.c.PutTemplate(w.ctx(), tpl); err != nil {
 		t.Fatal(err)
 	}
+	shop.set(func(context.Context, hutch.BuildRequest, func(step, line string)) (hutch.Template, error) {
+		return hutch.Template{Image: "sha256:2", SizeBytes: 77, CreatedAt: time.Now(), Aliases: []string{"py3"}}, nil
+	})
 	again := w.built(w.build("python").ID)
 	tpl, err = w.c.Template(w.ctx(), "python")
-	if err != nil || tpl.Name != "py" || tpl.BuildID != again.ID || !slices.Equal(tpl.Aliases, []string{"python"}) {
+	if err != nil || tpl.Name != "py" || tpl.BuildID != again.ID || !slices.Equal(tpl.Aliases, []string{"python", "py3"}) {
 		t.Errorf("the template built by its alias: %+v, %v", tpl, err)
 	}
 	if err := w.c.DeleteTemplate(w.ctx(), "python"); err != nil {
@@ -293,7 +283,6 @@ func TestBuildRequests(t *testing.T) {
 		"a name that is a way": {hutch.BuildRequest{Name: "../a", Recipe: "r"}, hutch.ErrBadRequest},
 		"an id that is none":   {hutch.BuildRequest{ID: "x", Name: "a", Recipe: "r"}, hutch.ErrBadRequest},
 		"a user of a recipe":   {hutch.BuildRequest{Name: "a", Recipe: "r", Username: "u"}, hutch.ErrBadRequest},
-		"an unknown profile":   {hutch.BuildRequest{Name: "a", Recipe: "r", Profile: "half"}, hutch.ErrBadRequest},
 		"too much memory":      {hutch.BuildRequest{Name: "a", Recipe: "r", Resources: hutch.Resources{MemoryMB: 1 << 30}}, hutch.ErrBadRequest},
 		"another's id":         {hutch.BuildRequest{ID: id, Project: "other", Name: "a", Recipe: "r"}, hutch.ErrConflict},
 	} {

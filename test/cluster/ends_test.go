@@ -17,7 +17,6 @@ func TestEndUnasked(t *testing.T) {
 	}{
 		"crash": {(*fake.Guest).Crash, hutch.EndCrashed},
 		"oom":   {(*fake.Guest).OOM, hutch.EndOOM},
-		"pids":  {(*fake.Guest).PidsLimit, hutch.EndPidsLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -71,17 +70,17 @@ func TestEndMeetsStarts(t *testing.T) {
 }
 
 func TestEndAtTheDeadline(t *testing.T) {
-	second := time.Second
+	near := 3 * time.Second // what is to be done before it takes milliseconds
 	// What is done in a sandbox before its deadline is done before it has a near one.
 	soon := func(w *world, sb hutch.Sandbox) {
 		w.t.Helper()
-		if _, err := w.c.ExtendSandbox(w.ctx(), project, sb.ID, second); err != nil {
+		if _, err := w.c.ExtendSandbox(w.ctx(), project, sb.ID, near); err != nil {
 			w.t.Fatalf("extend: %v", err)
 		}
 	}
 	t.Run("by the node", func(t *testing.T) {
 		w := newWorld(t, func(w *world) { w.control.SweepInterval = time.Hour })
-		sb, other := w.create(), w.create(func(r *hutch.CreateSandbox) { r.TTL = &second })
+		sb, other := w.create(), w.create(func(r *hutch.CreateSandbox) { r.TTL = &near })
 		x := w.exec(sb, "hang")
 		soon(w, sb)
 		w.wantEnd(x, hutch.ExecSandboxGone, 137, "")
@@ -119,6 +118,9 @@ func TestEndAtTheDeadline(t *testing.T) {
 		soon(w, sb)
 		soon(w, paused)
 		w.kill()
+		if infos, err := w.watch.List(w.ctx()); err != nil || len(infos) != 2 || !infos[0].ExitedAt.IsZero() || !infos[1].ExitedAt.IsZero() {
+			t.Fatalf("when the server is killed the keeper has %+v, %v; want two that live", infos, err)
+		}
 		eventually(t, "the keeper ends them", func() error {
 			infos, err := w.watch.List(w.ctx())
 			for _, i := range infos {
@@ -138,7 +140,8 @@ func TestEndAtTheDeadline(t *testing.T) {
 
 func TestEndWhenIdle(t *testing.T) {
 	w := newWorld(t)
-	idle := func(r *hutch.CreateSandbox) { r.IdleTimeout = time.Second }
+	const patience = 3 * time.Second // a command starts within it
+	idle := func(r *hutch.CreateSandbox) { r.IdleTimeout = patience }
 	busy := w.create(idle)
 	x := w.exec(busy, "hang") // as silent as can be, and still use
 	paused := w.create(idle)
@@ -155,8 +158,7 @@ func TestEndWhenIdle(t *testing.T) {
 	// Once more, after a restart: the command is still use of its sandbox.
 	w.storedStart(x)
 	w.restart()
-	over := time.After(1500 * time.Millisecond)
-	<-over
+	<-time.After(patience + 500*time.Millisecond) // nothing comes: it is not ended
 	if now := w.record(busy.ID); now.State == hutch.StateDead {
 		t.Errorf("with a running command, after a restart: ended as %s", now.EndReason)
 	}
@@ -169,8 +171,8 @@ func TestEndWhenIdle(t *testing.T) {
 
 func TestExtend(t *testing.T) {
 	w := newWorld(t)
-	second := time.Second
-	sb, err := w.c.ExtendSandbox(w.ctx(), project, w.create().ID, second)
+	const near = 3 * time.Second // the next call is made within it
+	sb, err := w.c.ExtendSandbox(w.ctx(), project, w.create().ID, near)
 	if err != nil {
 		t.Fatalf("shorten: %v", err)
 	}
@@ -178,18 +180,18 @@ func TestExtend(t *testing.T) {
 	if err != nil || time.Until(out.ExpiresAt) < 59*time.Minute || out.TTL != time.Hour {
 		t.Errorf("extend: %v, %v", out.ExpiresAt, err)
 	}
-	past := time.After(time.Until(sb.ExpiresAt) + 700*time.Millisecond) // the node looks each half second
-	<-past
+	// Nothing comes: it is not ended. The node looks each half second.
+	<-time.After(time.Until(sb.ExpiresAt) + 700*time.Millisecond)
 	if now := w.record(sb.ID); now.State != hutch.StateRunning {
 		t.Errorf("it ended at its old deadline: %s", now.EndReason)
 	}
 	_, err = w.c.ExtendSandbox(w.ctx(), project, sb.ID, 100*time.Hour)
 	wantError(t, "past the longest", err, hutch.ErrBadRequest)
-	if _, err := w.c.ExtendSandbox(w.ctx(), project, sb.ID, second); err != nil {
+	if _, err := w.c.ExtendSandbox(w.ctx(), project, sb.ID, near); err != nil {
 		t.Errorf("shorten: %v", err)
 	}
 	w.wantDead(sb.ID, hutch.EndExpired)
-	_, err = w.c.ExtendSandbox(w.ctx(), project, sb.ID, second)
+	_, err = w.c.ExtendSandbox(w.ctx(), project, sb.ID, near)
 	wantError(t, "extend a dead one", err, hutch.ErrSandboxGone)
 	w.wantAgreement()
 }

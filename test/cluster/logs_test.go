@@ -124,7 +124,7 @@ func TestLogsHaveFewSlowReaders(t *testing.T) {
 				return nil
 			})
 		}()
-		<-reading
+		within(t, "a reader has its first line", reading)
 	}
 	wantError(t, "one more", w.c.Logs(w.ctx(), q, func(hutch.LogLine) error { return nil }), hutch.ErrRateLimited)
 	if got := w.logs(sb); !slices.Equal(got, []string{"a"}) { // which holds no more than a line
@@ -132,7 +132,7 @@ func TestLogsHaveFewSlowReaders(t *testing.T) {
 	}
 	close(goOn)
 	for range readers {
-		if err := <-done; err != nil {
+		if err := within(t, "a reader is done", done); err != nil {
 			t.Error(err)
 		}
 	}

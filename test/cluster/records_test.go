@@ -69,6 +69,8 @@ func TestRecordsAnswerLost(t *testing.T) {
 	if err != nil || rec.Result == nil || rec.Result.End != hutch.ExecExit {
 		t.Errorf("on record: %+v, %v", rec, err)
 	}
+	w.wantAgreement()
+	w.tally.wantExecs(t, hutch.ExecExit, 1)
 }
 
 // TestRecordsCloseWhileFailing must neither hang nor lose what the guest can tell again.

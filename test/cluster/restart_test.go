@@ -60,12 +60,19 @@ func TestRestartRecordsWhatEndedMeanwhile(t *testing.T) {
 			if !stored {
 				w.store.fail("PutExec", -1)
 			}
-			x := w.exec(sb, "out 3000; echo > /flag; sleep 20ms; echo end", func(r *hutch.ExecRequest) { r.Spec.MaxOutputBytes = 1000 })
+			x := w.exec(sb, "out 3000; await /go; echo end; echo > /flag", func(r *hutch.ExecRequest) { r.Spec.MaxOutputBytes = 1000 })
 			if stored {
 				w.storedStart(x)
 			}
-			w.store.fail("PutResult", -1)
 			w.kill()
+			g := w.guest(sb.ID)
+			g.WriteFile("/go", nil)
+			eventually(t, "the command has ended", func() error {
+				if !g.HasFile("/flag") {
+					return errInjected
+				}
+				return nil
+			})
 			w.start()
 			eventually(t, "its end is on record", func() error {
 				rec, err := w.db.Exec(w.ctx(), x.ID)

@@ -122,10 +122,10 @@ func TestCaseB08StreamEndsWithTheSandbox(t *testing.T) {
 		})
 		ended <- ending{end, err}
 	}()
-	<-began
+	received(t, "the stream has begun", began)
 	s.killSentry(t, sb.ID)
 	within(t, 5*time.Second, "the stream's end", func() {
-		e := <-ended
+		e := received(t, "the stream has ended", ended)
 		if e.err != nil || e.end.EndReason != hutch.ExecSandboxGone {
 			t.Errorf("got %v, %+v; want sandbox_gone", e.err, e.end)
 		}

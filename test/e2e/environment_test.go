@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"maps"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -191,17 +193,54 @@ func templateSets(t *testing.T, s *server, name string) bool {
 	return ok
 }
 
+// What E2B's clients ask of the network holds: nothing gets out, whatever they ask, and what
+// they are told of it is true.
+func TestNoWayOutOfASandboxOfE2Bs(t *testing.T) {
+	s := common(t)
+	for name, body := range map[string]string{
+		"what older clients send": `"allow_internet_access": true`,
+		"no internet":             `"allow_internet_access": false`,
+		"an address":              `"network": {"denyOut": ["192.0.2.1"]}`,
+		"every address":           `"network": {"denyOut": ["0.0.0.0/0"]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			made := answered[struct {
+				ID hutch.SandboxID `json:"sandboxID"`
+			}](s.ask(t, "POST", "/v2/sandboxes", `{"templateID": "base", `+body+`}`, "X-API-KEY", s.key).want(201))
+			t.Cleanup(func() {
+				if err := s.client.Kill(context.WithoutCancel(t.Context()), made.ID); err != nil {
+					t.Error(err)
+				}
+			})
+			if res := s.run(t, made.ID, `curl -sS -m 20 http://192.0.2.1/`, timeout(15)); res.EndReason != hutch.ExecExit || res.ExitCode != 7 {
+				t.Errorf("%s, exit code %d, %q; want a refused connection", res.EndReason, res.ExitCode, res.Stderr)
+			}
+			shown := answered[struct {
+				Internet *bool `json:"allowInternetAccess"`
+			}](s.ask(t, "GET", "/sandboxes/"+string(made.ID), "", "X-API-KEY", s.key).want(200))
+			if shown.Internet == nil || *shown.Internet {
+				t.Errorf("it is shown as one that reaches the internet: %v", shown.Internet)
+			}
+		})
+	}
+}
+
 func TestNoWayOut(t *testing.T) {
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
-	// Each would wait for longer than its limit, were it not refused at once.
+	server, err := url.Parse(s.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each would wait for longer than its limit, were it not refused. The server of this test
+	// is what listens at the host's loopback for certain.
 	for name, cmd := range map[string]string{
 		"a name":               `RES_OPTIONS='timeout:20 attempts:1' getent hosts example.com`,
 		"an address":           `curl -sS -m 20 http://192.0.2.1/`,
 		"the gateway":          `curl -sS -m 20 http://10.200.0.1/`,
 		"the link's last":      `curl -sS -m 20 http://10.200.0.3/`,
 		"the metadata service": `curl -sS -m 20 http://169.254.169.254/`,
-		"the host's loopback":  `curl -sS -m 20 http://127.0.0.1:8080/`,
+		"the host's loopback":  `curl -sS -m 20 http://127.0.0.1:` + server.Port() + `/readyz`,
 		"ipv6":                 `curl -sS -m 20 'http://[2001:db8::1]/'`,
 		"udp":                  `python3 -c 'import socket; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.connect(("192.0.2.1", 53)); s.send(b"x"); s.recv(1)'`,
 	} {

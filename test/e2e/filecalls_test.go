@@ -101,11 +101,11 @@ func (f fileCalls) ask(t *testing.T, method, path, body string, headers ...strin
 }
 
 func (f fileCalls) write(t *testing.T) {
-	w := answered[api.Written](f.ask(t, "PUT", "?path=/tmp/w&mode=2640&owner=user&group=daemon&details=1", "one", "X-Metadata-Author", "Ada").want(200))
-	if w.Bytes != 3 || w.File == nil || w.File.Owner != "user" || w.File.Permissions != "2640" || w.File.Metadata["author"] != "Ada" {
+	w := answered[api.Written](f.ask(t, "PUT", "?path=/tmp/w&mode=2640&owner=user&group=daemon&details=1", "one", "X-Metadata-Author", "robot").want(200))
+	if w.Bytes != 3 || w.File == nil || w.File.Owner != "user" || w.File.Permissions != "2640" || w.File.Metadata["author"] != "robot" {
 		t.Errorf("written: %+v, %+v", w, w.File)
 	}
-	f.s.inside(t, f.sb, `cat /tmp/w; stat -c ' %U %G %a' /tmp/w; python3 -c 'import os; print(os.getxattr("/tmp/w", "user.e2b.author").decode())'`, "one user daemon 2640\nAda")
+	f.s.inside(t, f.sb, `cat /tmp/w; stat -c ' %U %G %a' /tmp/w; python3 -c 'import os; print(os.getxattr("/tmp/w", "user.e2b.author").decode())'`, "one user daemon 2640\nrobot")
 	if w := answered[api.Written](f.ask(t, "PUT", "?path=/tmp/w", "two").want(200)); w.File != nil {
 		t.Errorf("without details: %+v", w)
 	}
@@ -389,5 +389,3 @@ func (f fileCalls) watchers(t *testing.T) {
 	f.ask(t, "GET", flat+"/events", "").want(404)
 	f.ask(t, "POST", "/watchers", `{"path": "/srv/closed", "user": "user"}`).want(403)
 }
-
-func decode(r io.Reader, v any) error { return json.NewDecoder(r).Decode(v) }

@@ -246,11 +246,13 @@ func TestCaseG13LinksLeadNowhereElse(t *testing.T) {
 	}
 	// Root inside may read it: there is nothing of the agent's or of the host's in it.
 	var b bytes.Buffer
-	if _, err := s.client.ReadFile(t.Context(), client.File{Sandbox: sb.ID, Path: "/workspace/out.txt"}, &b); err == nil {
-		for _, secret := range []string{s.key, "HUTCH_API", s.dir} {
-			if strings.Contains(b.String(), secret) {
-				t.Errorf("the agent's environment holds %q", secret)
-			}
+	_, err := s.client.ReadFile(t.Context(), client.File{Sandbox: sb.ID, Path: "/workspace/out.txt"}, &b)
+	if err != nil {
+		t.Fatalf("root reads the agent's environment: %v", err)
+	}
+	for _, secret := range []string{s.key, "HUTCH_API", s.dir} {
+		if strings.Contains(b.String(), secret) {
+			t.Errorf("the agent's environment holds %q", secret)
 		}
 	}
 }
@@ -337,7 +339,7 @@ func (s *server) watch(t *testing.T, sb hutch.SandboxID, dir string) (await func
 			t.Errorf("the watch ended: %v", err)
 		}
 	}()
-	<-ready
+	received(t, "the watch has begun", ready)
 	return func(op hutch.FileOp, name string) {
 		t.Helper()
 		late := time.After(time.Minute)

@@ -31,7 +31,7 @@ func TestGuestContractInASandbox(t *testing.T) {
 }
 
 // machine starts a sandbox without anything of the platform around it.
-func machine(t *testing.T, tier hutch.DiskTier, edits ...func(*runtime.Spec)) runtime.Sandbox {
+func machine(t *testing.T, tier hutch.DiskTier) runtime.Sandbox {
 	t.Helper()
 	exe, err := hutchBinary()
 	if err != nil {
@@ -70,9 +70,6 @@ func machine(t *testing.T, tier hutch.DiskTier, edits ...func(*runtime.Spec)) ru
 	spec := runtime.Spec{
 		ID: hutch.SandboxID(id.NewSandbox()), Image: root, Guest: image, Hostname: "guest",
 		Resources: hutch.Resources{MilliCPU: 2000, MemoryMB: 1024, DiskMB: 512, DiskTier: tier, Pids: 512},
-	}
-	for _, edit := range edits {
-		edit(&spec)
 	}
 	sb, err := rt.Create(t.Context(), spec)
 	if err != nil {

@@ -112,7 +112,13 @@ func startServer(args ...string) (*server, error) {
 		return nil, err
 	}
 	s := &server{dir: dir}
-	return s, s.start(args...)
+	if err := s.start(args...); err != nil {
+		if s.exited != nil { // it ran, and may have left what it started
+			err = errors.Join(err, s.tearDown())
+		}
+		return nil, err
+	}
+	return s, nil
 }
 
 // start runs the server and waits until it is ready.
@@ -126,17 +132,14 @@ func (s *server) start(args ...string) error {
 		return err
 	}
 	s.log = &syncBuffer{}
-	args = append([]string{
-		"serve", "--data-dir", s.dir, "--cache-dir", rootfs.CacheDir(), "--listen", "127.0.0.1:0",
-		"--prepare", "0",
-	}, args...) // tests count what is on the host
+	args = append([]string{"serve", "--data-dir", s.dir, "--cache-dir", rootfs.CacheDir(), "--listen", "127.0.0.1:0"}, args...)
 	s.cmd = exec.Command(exe, args...)
 	s.cmd.Stderr = s.log
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
 	s.exited = make(chan error, 1)
-	go func(c *exec.Cmd, done chan<- error) { done <- c.Wait() }(s.cmd, s.exited)
+	go func(c *exec.Cmd, done chan<- error) { done <- c.Wait(); close(done) }(s.cmd, s.exited)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return poll(ctx, "the server is ready", func() (bool, error) {
@@ -358,6 +361,19 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	defer cancel()
 	if err := poll(ctx, what, func() (bool, error) { return cond(), nil }); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// received waits for what a channel brings, or for its end, and fails the test if neither
+// comes for a minute.
+func received[T any](t *testing.T, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatalf("waited in vain until %s", what)
+		panic("unreachable")
 	}
 }
 

@@ -151,7 +151,7 @@ func TestClientIsKilledFollowingABuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-house.waiting
+	received(t, "the registry is asked", house.waiting)
 	p := startCall(t, oneCall{Method: http.MethodGet, URL: s.base + "/v1/templates/builds/" + b.ID + "/logs?follow=1", Header: map[string]string{"Authorization": "Bearer " + s.key}})
 	p.read(t, 1) // it is being told
 	p.kill()

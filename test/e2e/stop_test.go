@@ -288,6 +288,22 @@ func TestCaseA21CallerLeavesDuringCreate(t *testing.T) {
 		_, _ = s.client.CreateSandbox(ctx, api.CreateSandbox{Template: "base", MemoryMB: ptr(256)})
 		cancel()
 	}
+	// Those left at a fixed time may all have been too early or too late. These are left once
+	// the server has begun.
+	middle := 0
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := s.createUntilOnRecord(t, s.client, cancel, func() error {
+			_, err := s.client.CreateSandbox(ctx, api.CreateSandbox{Template: "base", MemoryMB: ptr(256)})
+			return err
+		})
+		if errors.Is(err, context.Canceled) {
+			middle++
+		}
+	}
+	if middle == 0 {
+		t.Error("no caller left during a create: each was answered first")
+	}
 	eventually(t, "records and host agree", func() bool {
 		listed := 0
 		for sb, err := range s.client.Sandboxes(t.Context(), client.SandboxFilter{}) {
@@ -301,6 +317,33 @@ func TestCaseA21CallerLeavesDuringCreate(t *testing.T) {
 		}
 		return s.sentries() == listed
 	})
+}
+
+// createUntilOnRecord begins a create, does what is to happen in its middle once there is a
+// record of it, and returns how the create ended.
+func (s *server) createUntilOnRecord(t *testing.T, c *client.Client, middle func(), create func() error) error {
+	t.Helper()
+	count := func() (n int) {
+		for _, err := range c.Sandboxes(t.Context(), client.SandboxFilter{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		return n
+	}
+	before := count()
+	ended := make(chan error, 1)
+	go func() { ended <- create() }()
+	eventually(t, "there is a record of it", func() bool { return count() > before })
+	middle()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("the create goes on without an end")
+		return nil
+	}
 }
 
 func TestCaseB23AbortedCommandIsDead(t *testing.T) {

@@ -143,7 +143,7 @@ func TestImageWithNothingInIt(t *testing.T) {
 // TestImageFromARegistry has a server build a template from a registry that wants a
 // password and whose certificate is signed by an authority of its own.
 func TestImageFromARegistry(t *testing.T) {
-	const user, password = "mary", "let me in"
+	const user, password = "robot", "let me in"
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	house := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, p, _ := r.BasicAuth(); u != user || p != password {

@@ -354,17 +354,21 @@ func TestCaseB20WhatASessionIsToldSticks(t *testing.T) {
 func TestASessionIsNeverTypedInto(t *testing.T) {
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
-	x := s.background(t, sb.ID, "read -r line; echo read=$line; sleep 1000", inSession("main"))
-	eventually(t, "it runs", func() bool { return s.alive(t, sb.ID, "sleep 1000") == 1 })
+	// It still waits for a line when the second command comes.
+	x := s.background(t, sb.ID, "read -r line; echo read=$line; sleep 1000", inSession("main"), func(r *api.ExecRequest) { r.StdinOpen = true })
 	_, err := s.client.StartExec(t.Context(), sb.ID, api.ExecRequest{Cmd: "echo typed", Shell: "main"})
 	if !errors.Is(err, hutch.ErrShellBusy) {
 		t.Fatalf("a second command: %v", err)
 	}
+	if _, err := s.client.WriteStdin(t.Context(), x, 0, strings.NewReader("its own\n"), false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has read a line", func() bool { return s.alive(t, sb.ID, "sleep 1000") == 1 })
 	if _, err := s.client.Cancel(t.Context(), x, nil); err != nil {
 		t.Fatal(err)
 	}
 	r := s.ended(t, x).Result
-	if r.EndReason != hutch.ExecCancelled || strings.Contains(r.Stdout, "typed") {
+	if r.EndReason != hutch.ExecCancelled || r.Stdout != "read=its own\n" {
 		t.Errorf("%s %q", r.EndReason, r.Stdout)
 	}
 	if got := s.out(t, sb.ID, "echo next", inSession("main")); got != "next" {

@@ -209,7 +209,11 @@ func defunct(t *testing.T, pid int) (n int) {
 // parallel calls f(0…n-1), width at a time.
 func parallel(t *testing.T, n, width int, f func(int)) {
 	t.Helper()
-	work := make(chan int)
+	work := make(chan int, n) // all of it at once: nobody waits for workers that t.Fatal has ended
+	for i := range n {
+		work <- i
+	}
+	close(work)
 	var wg sync.WaitGroup
 	for range width {
 		wg.Go(func() {
@@ -218,9 +222,5 @@ func parallel(t *testing.T, n, width int, f func(int)) {
 			}
 		})
 	}
-	for i := range n {
-		work <- i
-	}
-	close(work)
 	wg.Wait()
 }

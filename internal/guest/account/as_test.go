@@ -139,16 +139,16 @@ func TestNames(t *testing.T) {
 		t.Error("without files")
 	}
 	if err := errors.Join(
-		os.WriteFile(d.Passwd, []byte("ann:x:5:6::/:\nann2:x:5:6::/:\nnonsense\n"), 0o600),
-		os.WriteFile(d.Group, []byte("staff:x:7:ann\n::\n"), 0o600),
+		os.WriteFile(d.Passwd, []byte("worker:x:5:6::/:\nworker2:x:5:6::/:\nnonsense\n"), 0o600),
+		os.WriteFile(d.Group, []byte("staff:x:7:worker\n::\n"), 0o600),
 	); err != nil {
 		t.Fatal(err)
 	}
 	n := d.Names()
-	if n.User(5) != "ann" || n.Group(7) != "staff" || n.Group(5) != "5" {
+	if n.User(5) != "worker" || n.Group(7) != "staff" || n.Group(5) != "5" {
 		t.Errorf("%+v", n)
 	}
-	if id, err := d.UserID("owner", "ann"); err != nil || id != 5 {
+	if id, err := d.UserID("owner", "worker"); err != nil || id != 5 {
 		t.Error(id, err)
 	}
 	if id, err := d.GroupID("group", "7"); err != nil || id != 7 {

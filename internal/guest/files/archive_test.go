@@ -35,7 +35,7 @@ func (b *box) archive(t testing.TB, r hutch.ReadArchive) []byte {
 func TestArchiveRoundTrip(t *testing.T) {
 	b := newBox(t)
 	b.plant(t, "tree/.gitignore", "tree/node_modules/x", "tree/empty/", "tree/a/b/c", "tree/ünï", "tree/raw\xff", "tree/"+strings.Repeat("long", 60))
-	putAs(t, b.home+"/tree/large", strings.Repeat("0123456789", 2_000_000), annID)
+	putAs(t, b.home+"/tree/large", strings.Repeat("0123456789", 2_000_000), workerID)
 	b.write(t, hutch.WriteFile{FileRef: ref("tree/meta", ""), Metadata: map[string]string{"k": "v"}, Mode: modeOf(0o700)}, "m")
 	link(t, "a/b/c", b.home+"/tree/link")
 	link(t, "/usr/bin/env", b.home+"/tree/away")
@@ -66,8 +66,8 @@ func TestArchiveRoundTrip(t *testing.T) {
 		if !os.SameFile(one, two) || !one.ModTime().Equal(want.ModTime()) {
 			t.Errorf("gzip %v: the second name, or the time, is lost", zip)
 		}
-		wantState(t, out+"/empty", annID, annID, 0o500)
-		wantState(t, out+"/meta", annID, annID, 0o700)
+		wantState(t, out+"/empty", workerID, workerID, 0o500)
+		wantState(t, out+"/meta", workerID, workerID, 0o700)
 		if info, err := b.StatFile(within(t), ref(to+"/meta", "")); err != nil || info.Metadata["k"] != "v" {
 			t.Errorf("gzip %v: metadata %v, %v", zip, info.Metadata, err)
 		}
@@ -168,8 +168,8 @@ func TestUnpackStaysInside(t *testing.T) {
 		"hard link by link":   {symlink("d", "../out"), hardlink("h", "d/victim"), file("h", "x")},
 		"symlink by link":     {symlink("d", "../out"), symlink("d/new", "x")},
 	} {
-		for _, user := range []string{"ann", "root"} {
-			if err := errors.Join(os.RemoveAll(b.home+"/in"), os.Mkdir(b.home+"/in", 0o755), os.Chown(b.home+"/in", annID, annID)); err != nil {
+		for _, user := range []string{"worker", "root"} {
+			if err := errors.Join(os.RemoveAll(b.home+"/in"), os.Mkdir(b.home+"/in", 0o755), os.Chown(b.home+"/in", workerID, workerID)); err != nil {
 				t.Fatal(err)
 			}
 			_, err := b.WriteArchive(within(t), hutch.WriteArchive{FileRef: ref(b.home+"/in", user), Content: bytes.NewReader(makeTar(t, entries...))})
@@ -181,7 +181,7 @@ func TestUnpackStaysInside(t *testing.T) {
 			if get(t, victim) != "content of out/victim" || len(names(t, b.home+"/out")) != 1 || len(names(t, b.home)) != 2 {
 				t.Fatalf("%s as %s left its directory", what, user)
 			}
-			wantState(t, b.home+"/out", annID, annID, 0o755)
+			wantState(t, b.home+"/out", workerID, workerID, 0o755)
 		}
 	}
 	// A link that is in the place of a file is replaced, not followed.
@@ -204,7 +204,7 @@ func TestUnpack(t *testing.T) {
 		entry{tar.Header{Typeflag: tar.TypeDir, Name: "closed/", Mode: 0o500}, ""},
 		file("closed/f", "in a closed one"),
 		file("implied/parent/f", "x"),
-		entry{tar.Header{Typeflag: tar.TypeReg, Name: "suid", Mode: 0o4755, Uid: benID, Gid: benID}, "s"},
+		entry{tar.Header{Typeflag: tar.TypeReg, Name: "suid", Mode: 0o4755, Uid: otherID, Gid: otherID}, "s"},
 		entry{tar.Header{Typeflag: tar.TypeFifo, Name: "pipe"}, ""},
 		entry{tar.Header{Typeflag: tar.TypeChar, Name: "dev", Devmajor: 1, Devminor: 3}, ""},
 		symlink("link", "implied/parent"),
@@ -215,18 +215,18 @@ func TestUnpack(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	at := b.home + "/new/place"
-	wantState(t, at, annID, annID, 0o755)
-	wantState(t, at+"/closed", annID, annID, 0o500)
-	wantState(t, at+"/suid", annID, annID, 0o4755)
+	wantState(t, at, workerID, workerID, 0o755)
+	wantState(t, at+"/closed", workerID, workerID, 0o500)
+	wantState(t, at+"/suid", workerID, workerID, 0o4755)
 	if get(t, at+"/implied/parent/through") != "stays inside" || get(t, at+"/closed/f") != "in a closed one" {
 		t.Error("other content")
 	}
 	_, err = b.WriteArchive(within(t), hutch.WriteArchive{FileRef: ref("x", ""), Content: bytes.NewReader(data), KeepOwner: true})
-	wantCode(t, "keep owners as ann", err, hutch.CodeForbidden, "")
+	wantCode(t, "keep owners as worker", err, hutch.CodeForbidden, "")
 	if _, err = b.WriteArchive(within(t), hutch.WriteArchive{FileRef: ref(b.home+"/x", "root"), Content: bytes.NewReader(data), KeepOwner: true}); err != nil {
 		t.Error(err)
 	}
-	wantState(t, b.home+"/x/suid", benID, benID, 0o4755)
+	wantState(t, b.home+"/x/suid", otherID, otherID, 0o4755)
 	if r, err = b.WriteArchive(within(t), hutch.WriteArchive{FileRef: ref("nothing", "")}); err != nil || r.Files != 0 {
 		t.Errorf("nothing: %+v, %v", r, err)
 	}

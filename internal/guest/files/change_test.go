@@ -14,20 +14,20 @@ import (
 func TestMakeDir(t *testing.T) {
 	b := newBox(t)
 	info, err := b.MakeDir(within(t), hutch.MakeDir{FileRef: ref("a/b/c", "")})
-	if err != nil || info.Path != b.home+"/a/b/c" || info.Type != hutch.TypeDirectory || info.Owner != "ann" {
+	if err != nil || info.Path != b.home+"/a/b/c" || info.Type != hutch.TypeDirectory || info.Owner != "worker" {
 		t.Errorf("%+v, %v", info, err)
 	}
-	wantState(t, b.home+"/a", annID, annID, 0o755)
-	wantState(t, b.home+"/a/b/c", annID, annID, 0o755)
+	wantState(t, b.home+"/a", workerID, workerID, 0o755)
+	wantState(t, b.home+"/a/b/c", workerID, workerID, 0o755)
 	if _, err := b.MakeDir(within(t), hutch.MakeDir{FileRef: ref("a/b/d/e", ""), Mode: modeOf(0o1777), Group: "both"}); err != nil {
 		t.Error(err)
 	}
-	wantState(t, b.home+"/a/b/d", annID, 61003, 0o1777)
-	wantState(t, b.home+"/a/b/d/e", annID, 61003, 0o1777)
-	if _, err := b.MakeDir(within(t), hutch.MakeDir{FileRef: ref(b.home+"/for-ben", "root"), Owner: "ben"}); err != nil {
+	wantState(t, b.home+"/a/b/d", workerID, 61003, 0o1777)
+	wantState(t, b.home+"/a/b/d/e", workerID, 61003, 0o1777)
+	if _, err := b.MakeDir(within(t), hutch.MakeDir{FileRef: ref(b.home+"/for-other", "root"), Owner: "other"}); err != nil {
 		t.Error(err)
 	}
-	wantState(t, b.home+"/for-ben", benID, 0, 0o755)
+	wantState(t, b.home+"/for-other", otherID, 0, 0o755)
 	if _, err := b.MakeDir(within(t), hutch.MakeDir{FileRef: ref("a/b", ""), Exists: true}); err != nil {
 		t.Error(err)
 	}
@@ -46,13 +46,13 @@ func TestMakeDir(t *testing.T) {
 		"dangling":         {hutch.MakeDir{FileRef: ref("dangling", "")}, hutch.CodeBadRequest, "path"},
 		"root's":           {hutch.MakeDir{FileRef: ref(b.dir+"/x/y", "")}, hutch.CodeForbidden, ""},
 		"mode":             {hutch.MakeDir{FileRef: ref("x", ""), Mode: modeOf(0o10000)}, hutch.CodeBadRequest, "mode"},
-		"give away":        {hutch.MakeDir{FileRef: ref("x/y", ""), Owner: "ben"}, hutch.CodeForbidden, ""},
-		"nobody":           {hutch.MakeDir{FileRef: ref("x/y", ""), Owner: "carl"}, hutch.CodeBadRequest, "owner"},
+		"give away":        {hutch.MakeDir{FileRef: ref("x/y", ""), Owner: "other"}, hutch.CodeForbidden, ""},
+		"nobody":           {hutch.MakeDir{FileRef: ref("x/y", ""), Owner: "missing"}, hutch.CodeBadRequest, "owner"},
 	} {
 		_, err := b.MakeDir(within(t), tt.m)
 		wantCode(t, what, err, tt.code, tt.field)
 	}
-	if got := strings.Join(names(t, b.home), " "); got != "a dangling file for-ben link" {
+	if got := strings.Join(names(t, b.home), " "); got != "a dangling file for-other link" {
 		t.Errorf("left behind: %s", got)
 	}
 }
@@ -67,7 +67,7 @@ func TestMove(t *testing.T) {
 	if err != nil || info.Path != b.home+"/new/place/g" || get(t, b.home+"/new/place/g") != "content of f" {
 		t.Errorf("%+v, %v", info, err)
 	}
-	wantState(t, b.home+"/new", annID, annID, 0o755)
+	wantState(t, b.home+"/new", workerID, workerID, 0o755)
 	if _, err := move("d", "empty", false); err != nil {
 		t.Error(err)
 	}
@@ -117,7 +117,7 @@ func TestMoveAcross(t *testing.T) {
 	b.plant(t, "tree/sub/f", "tree/private/", "tree/x")
 	b.write(t, hutch.WriteFile{FileRef: ref("tree/meta", ""), Metadata: map[string]string{"k": "v"}, Mode: modeOf(0o751)}, "m")
 	link(t, "sub/f", b.home+"/tree/link")
-	if err := errors.Join(os.Chmod(b.home+"/tree/private", 0o700), unix.Mkfifo(b.home+"/tree/pipe", 0o640), os.Chown(b.home+"/tree/pipe", annID, annID)); err != nil {
+	if err := errors.Join(os.Chmod(b.home+"/tree/private", 0o700), unix.Mkfifo(b.home+"/tree/pipe", 0o640), os.Chown(b.home+"/tree/pipe", workerID, workerID)); err != nil {
 		t.Fatal(err)
 	}
 	before, err := os.Stat(b.home + "/tree/sub/f")
@@ -137,9 +137,9 @@ func TestMoveAcross(t *testing.T) {
 	if err != nil || !after.ModTime().Equal(before.ModTime()) || get(t, disk+"/moved/link") != "content of tree/sub/f" {
 		t.Errorf("after: %v, %v", after, err)
 	}
-	wantState(t, disk+"/moved/private", annID, annID, 0o700)
-	wantState(t, disk+"/moved/meta", annID, annID, 0o751)
-	wantState(t, disk+"/moved/pipe", annID, annID, 0o640)
+	wantState(t, disk+"/moved/private", workerID, workerID, 0o700)
+	wantState(t, disk+"/moved/meta", workerID, workerID, 0o751)
+	wantState(t, disk+"/moved/pipe", workerID, workerID, 0o640)
 	if info, err := b.StatFile(within(t), ref(disk+"/moved/meta", "")); err != nil || info.Metadata["k"] != "v" {
 		t.Errorf("metadata %v, %v", info.Metadata, err)
 	}

@@ -21,7 +21,7 @@ import (
 // No path that is accepted is relative, or longer than the kernel takes.
 func FuzzAbsolute(f *testing.F) {
 	for _, s := range []string{"a", "/a", "~", "~/a", "~b", "a/../../b", "", "a\x00", "//", "/.", strings.Repeat("/x", 3000)} {
-		f.Add(s, "/home/ann")
+		f.Add(s, "/home/worker")
 	}
 	f.Fuzz(func(t *testing.T, name, home string) {
 		if !path.IsAbs(home) || strings.IndexByte(home, 0) >= 0 {
@@ -87,7 +87,7 @@ func FuzzEvents(f *testing.F) {
 }
 
 func FuzzMetadata(f *testing.F) {
-	f.Add("author", "ann")
+	f.Add("author", "worker")
 	f.Add("A", "a b")
 	f.Add("ü", "")
 	f.Fuzz(func(t *testing.T, key, value string) {

@@ -24,12 +24,12 @@ import (
 
 // ids of the users in the tests' passwd.
 const (
-	annID = 61001
-	benID = 61002
+	workerID = 61001
+	otherID  = 61002
 )
 
 // box is a file service behind the link that a sandbox has, with the client of the node.
-// Its directory belongs to ann, whose home is in it and who acts if nobody is named.
+// Its directory belongs to worker, whose home is in it and who acts if nobody is named.
 type box struct {
 	*guestclient.Client
 	dir, home string
@@ -46,14 +46,14 @@ func newBox(t testing.TB) *box {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	b := &box{dir: dir, home: dir + "/ann"}
+	b := &box{dir: dir, home: dir + "/worker"}
 	etc := dir + "/etc"
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(etc, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	put(t, etc+"/passwd", "root:x:0:0::"+dir+"/root:/bin/sh\nann:x:61001:61001::"+b.home+":/bin/sh\nben:x:61002:61002::"+dir+"/ben:/bin/sh\n")
-	put(t, etc+"/group", "root:x:0:\nann:x:61001:\nben:x:61002:\nboth:x:61003:ann,ben\n")
-	for name, uid := range map[string]int{"": 0, "/root": 0, "/ann": annID, "/ben": benID} {
+	put(t, etc+"/passwd", "root:x:0:0::"+dir+"/root:/bin/sh\nworker:x:61001:61001::"+b.home+":/bin/sh\nother:x:61002:61002::"+dir+"/other:/bin/sh\n")
+	put(t, etc+"/group", "root:x:0:\nworker:x:61001:\nother:x:61002:\nboth:x:61003:worker,other\n")
+	for name, uid := range map[string]int{"": 0, "/root": 0, "/worker": workerID, "/other": otherID} {
 		_ = os.Mkdir(dir+name, 0o755)
 		if err := errors.Join(os.Chmod(dir+name, 0o755), os.Chown(dir+name, uid, uid)); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func newBox(t testing.TB) *box {
 		Accounts: account.Database{Passwd: etc + "/passwd", Group: etc + "/group"},
 		Refuse:   refuse,
 	})
-	b.svc.SetUser("ann")
+	b.svc.SetUser("worker")
 	b.Client = serve(t, b.svc)
 	return b
 }
@@ -190,10 +190,10 @@ func wantCode(t testing.TB, what string, err error, code hutch.Code, field strin
 	}
 }
 
-// link makes a symbolic link that belongs to ann.
+// link makes a symbolic link that belongs to worker.
 func link(t testing.TB, target, path string) {
 	t.Helper()
-	if err := errors.Join(os.Symlink(target, path), os.Lchown(path, annID, annID)); err != nil {
+	if err := errors.Join(os.Symlink(target, path), os.Lchown(path, workerID, workerID)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -26,12 +26,12 @@ func (b *box) plant(t testing.TB, paths ...string) {
 			t.Fatal(err)
 		}
 		for d := strings.TrimSuffix(dir, "/"); d != b.home && len(d) > len(b.home); d = filepath.Dir(d) {
-			if err := os.Chown(d, annID, annID); err != nil {
+			if err := os.Chown(d, workerID, workerID); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if !strings.HasSuffix(p, "/") {
-			putAs(t, full, "content of "+p, annID)
+			putAs(t, full, "content of "+p, workerID)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestListLarge(t *testing.T) {
 	if len(got) != count || pages < 4 || !slices.IsSortedFunc(got, func(a, b hutch.FileInfo) int { return strings.Compare(a.Name, b.Name) }) {
 		t.Errorf("%d entries in %d pages", len(got), pages)
 	}
-	if err := os.Chown(dir, annID, annID); err != nil {
+	if err := os.Chown(dir, workerID, workerID); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.RemoveFile(within(t), hutch.RemoveFile{FileRef: ref(dir, ""), Recursive: true}); err != nil {

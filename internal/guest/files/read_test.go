@@ -13,7 +13,7 @@ import (
 
 func TestReadRange(t *testing.T) {
 	b := newBox(t)
-	putAs(t, b.home+"/f", "0123456789", annID)
+	putAs(t, b.home+"/f", "0123456789", workerID)
 	for _, tt := range []struct {
 		offset, length int64
 		want           string

@@ -42,7 +42,7 @@ func TestSearch(t *testing.T) {
 		"s/latin.go":  "caf\xe9 func Find\n",
 		"s/empty.go":  "",
 	} {
-		putAs(t, b.home+"/"+name, content, annID)
+		putAs(t, b.home+"/"+name, content, workerID)
 	}
 	link(t, "a.go", b.home+"/s/link.go")
 	for what, tt := range map[string]struct {
@@ -83,7 +83,7 @@ func TestSearch(t *testing.T) {
 func TestSearchLimits(t *testing.T) {
 	b := newBox(t)
 	b.plant(t, "s/closed/x")
-	putAs(t, b.home+"/s/many", strings.Repeat("line\n", 100), annID)
+	putAs(t, b.home+"/s/many", strings.Repeat("line\n", 100), workerID)
 	put(t, b.home+"/s/secret", "line")
 	if err := errors.Join(os.Chmod(b.home+"/s/closed", 0), os.Chmod(b.home+"/s/secret", 0o600)); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestSearchLimits(t *testing.T) {
 		t.Errorf("%d matches, %+v", len(got), r)
 	}
 	// A long line is cut, and not within a character.
-	putAs(t, b.home+"/s/long", "x"+strings.Repeat("é", 3<<20)+" end\nnext end\n", annID)
+	putAs(t, b.home+"/s/long", "x"+strings.Repeat("é", 3<<20)+" end\nnext end\n", workerID)
 	var long []hutch.FileMatch
 	if _, err := b.SearchFiles(within(t), hutch.SearchFiles{FileRef: ref("s", ""), Name: "long", Text: "end$"}, func(m hutch.FileMatch) error {
 		long = append(long, m)

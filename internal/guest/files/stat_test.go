@@ -10,7 +10,7 @@ import (
 
 func TestStat(t *testing.T) {
 	b := newBox(t)
-	putAs(t, b.home+"/f", "hello", annID)
+	putAs(t, b.home+"/f", "hello", workerID)
 	if err := os.Chmod(b.home+"/f", 0o640); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestStat(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.Name != "f" || info.Path != b.home+"/f" || info.Type != hutch.TypeFile || info.Size != 5 || info.Mode != 0o640 ||
-		info.UID != annID || info.GID != annID || info.Owner != "ann" || info.Group != "ann" || info.ModTime.IsZero() || info.Target != nil {
+		info.UID != workerID || info.GID != workerID || info.Owner != "worker" || info.Group != "worker" || info.ModTime.IsZero() || info.Target != nil {
 		t.Errorf("file: %+v", info)
 	}
 	info, err = b.StatFile(within(t), ref("~/to-to-f", ""))
@@ -36,8 +36,8 @@ func TestStat(t *testing.T) {
 	if err != nil || info.Type != hutch.TypeSymlink || info.Target != nil || info.LinkTarget != "nowhere" {
 		t.Errorf("dangling link: %+v, %v", info, err)
 	}
-	info, err = b.StatFile(within(t), ref("up/ann/f", ""))
-	if err != nil || info.Path != b.home+"/up/ann/f" || info.Type != hutch.TypeFile {
+	info, err = b.StatFile(within(t), ref("up/worker/f", ""))
+	if err != nil || info.Path != b.home+"/up/worker/f" || info.Type != hutch.TypeFile {
 		t.Errorf("through a link: %+v, %v", info, err)
 	}
 	if info, err = b.StatFile(within(t), ref("/", "")); err != nil || info.Path != "/" || info.Name != "/" || info.Type != hutch.TypeDirectory {
@@ -50,9 +50,9 @@ func TestStat(t *testing.T) {
 
 func TestPaths(t *testing.T) {
 	b := newBox(t)
-	putAs(t, b.home+"/f", "", annID)
-	putAs(t, b.dir+"/ben/f", "", benID)
-	if err := os.Mkdir(b.dir+"/ben/private", 0o700); err != nil {
+	putAs(t, b.home+"/f", "", workerID)
+	putAs(t, b.dir+"/other/f", "", otherID)
+	if err := os.Mkdir(b.dir+"/other/private", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -65,18 +65,18 @@ func TestPaths(t *testing.T) {
 		{"./x/../f", "", b.home + "/f", "", ""},
 		{"~", "", b.home, "", ""},
 		{"~/f", "", b.home + "/f", "", ""},
-		{"f", "ben", b.dir + "/ben/f", "", ""},
-		{"f", "61002", b.dir + "/ben/f", "", ""},
+		{"f", "other", b.dir + "/other/f", "", ""},
+		{"f", "61002", b.dir + "/other/f", "", ""},
 		{b.home + "/f", "root", b.home + "/f", "", ""},
 		{"/..", "", "/", "", ""},
 		{"", "", "", hutch.CodeBadRequest, "path"},
-		{"~ben/f", "", "", hutch.CodeBadRequest, "path"},
+		{"~other/f", "", "", hutch.CodeBadRequest, "path"},
 		{"a\x00b", "", "", hutch.CodeBadRequest, "path"},
 		{strings.Repeat("a/", 2100), "", "", hutch.CodeBadRequest, "path"},
 		{strings.Repeat("a", 300), "", "", hutch.CodeBadRequest, "path"},
 		{"missing", "", "", hutch.CodeNotFound, ""},
 		{"f/below", "", "", hutch.CodeNotFound, ""},
-		{b.dir + "/ben/private/x", "", "", hutch.CodeForbidden, ""},
+		{b.dir + "/other/private/x", "", "", hutch.CodeForbidden, ""},
 		{"f", "nobody-here", "", hutch.CodeBadRequest, "user"},
 	} {
 		info, err := b.StatFile(within(t), ref(tt.path, tt.user))

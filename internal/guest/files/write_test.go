@@ -42,16 +42,16 @@ func wantState(t testing.TB, path string, uid, gid int, mode uint32) {
 func TestWrite(t *testing.T) {
 	b := newBox(t)
 	r := b.write(t, hutch.WriteFile{FileRef: ref("new/deep/f", "")}, "one")
-	if r.Offset != 3 || r.Info == nil || r.Info.Path != b.home+"/new/deep/f" || r.Info.Size != 3 || r.Info.Owner != "ann" {
+	if r.Offset != 3 || r.Info == nil || r.Info.Path != b.home+"/new/deep/f" || r.Info.Size != 3 || r.Info.Owner != "worker" {
 		t.Errorf("result %+v, %+v", r, r.Info)
 	}
-	wantState(t, b.home+"/new", annID, annID, 0o755)
-	wantState(t, b.home+"/new/deep", annID, annID, 0o755)
-	wantState(t, b.home+"/new/deep/f", annID, annID, 0o644)
+	wantState(t, b.home+"/new", workerID, workerID, 0o755)
+	wantState(t, b.home+"/new/deep", workerID, workerID, 0o755)
+	wantState(t, b.home+"/new/deep/f", workerID, workerID, 0o644)
 	b.write(t, hutch.WriteFile{FileRef: ref("new/deep/f", ""), Mode: modeOf(0o600)}, "two")
-	wantState(t, b.home+"/new/deep/f", annID, annID, 0o600)
+	wantState(t, b.home+"/new/deep/f", workerID, workerID, 0o600)
 	b.write(t, hutch.WriteFile{FileRef: ref("new/deep/f", "")}, "")
-	wantState(t, b.home+"/new/deep/f", annID, annID, 0o600)
+	wantState(t, b.home+"/new/deep/f", workerID, workerID, 0o600)
 	if got := get(t, b.home+"/new/deep/f"); got != "" {
 		t.Errorf("holds %q", got)
 	}
@@ -65,32 +65,32 @@ func TestWrite(t *testing.T) {
 
 func TestWriteOwner(t *testing.T) {
 	b := newBox(t)
-	b.write(t, hutch.WriteFile{FileRef: ref(b.home+"/of-ben", "root"), Owner: "ben", Group: "both", Mode: modeOf(0o4755)}, "x")
-	wantState(t, b.home+"/of-ben", benID, 61003, 0o4755)
-	b.write(t, hutch.WriteFile{FileRef: ref(b.home+"/of-ben", "root")}, "y")
-	wantState(t, b.home+"/of-ben", benID, 61003, 0o4755)
+	b.write(t, hutch.WriteFile{FileRef: ref(b.home+"/of-other", "root"), Owner: "other", Group: "both", Mode: modeOf(0o4755)}, "x")
+	wantState(t, b.home+"/of-other", otherID, 61003, 0o4755)
+	b.write(t, hutch.WriteFile{FileRef: ref(b.home+"/of-other", "root")}, "y")
+	wantState(t, b.home+"/of-other", otherID, 61003, 0o4755)
 
 	// Who may write a file of somebody else leaves it its owner, and takes no rights of his.
-	if err := os.Chmod(b.home+"/of-ben", 0o4777); err != nil {
+	if err := os.Chmod(b.home+"/of-other", 0o4777); err != nil {
 		t.Fatal(err)
 	}
-	b.write(t, hutch.WriteFile{FileRef: ref("of-ben", "")}, "by ann")
-	wantState(t, b.home+"/of-ben", benID, 61003, 0o777)
-	_, err := b.WriteFile(within(t), hutch.WriteFile{FileRef: ref("of-ben", ""), Mode: modeOf(0o4755)})
+	b.write(t, hutch.WriteFile{FileRef: ref("of-other", "")}, "by worker")
+	wantState(t, b.home+"/of-other", otherID, 61003, 0o777)
+	_, err := b.WriteFile(within(t), hutch.WriteFile{FileRef: ref("of-other", ""), Mode: modeOf(0o4755)})
 	wantCode(t, "mode of somebody else's file", err, hutch.CodeForbidden, "")
 
 	b.write(t, hutch.WriteFile{FileRef: ref("shared", ""), Group: "both"}, "x")
-	wantState(t, b.home+"/shared", annID, 61003, 0o644)
+	wantState(t, b.home+"/shared", workerID, 61003, 0o644)
 	for name, w := range map[string]hutch.WriteFile{
-		"give away":      {FileRef: ref("gift", ""), Owner: "ben"},
-		"foreign group":  {FileRef: ref("gift", ""), Group: "ben"},
-		"foreign folder": {FileRef: ref(b.dir+"/ben/f", "")},
+		"give away":      {FileRef: ref("gift", ""), Owner: "other"},
+		"foreign group":  {FileRef: ref("gift", ""), Group: "other"},
+		"foreign folder": {FileRef: ref(b.dir+"/other/f", "")},
 		"root's folder":  {FileRef: ref(b.dir+"/f", "")},
 		"root's parents": {FileRef: ref(b.dir+"/x/y/f", "")},
 		"unwritable":     {FileRef: ref("readonly", "")},
 		"of root":        {FileRef: ref("of-root", "")},
 	} {
-		putAs(t, b.home+"/readonly", "x", annID)
+		putAs(t, b.home+"/readonly", "x", workerID)
 		put(t, b.home+"/of-root", "x")
 		if err := os.Chmod(b.home+"/readonly", 0o444); err != nil {
 			t.Fatal(err)
@@ -102,8 +102,8 @@ func TestWriteOwner(t *testing.T) {
 		w     hutch.WriteFile
 		field string
 	}{
-		"no such user":  {hutch.WriteFile{FileRef: ref("x", "root"), Owner: "carl"}, "owner"},
-		"no such group": {hutch.WriteFile{FileRef: ref("x", "root"), Group: "carl"}, "group"},
+		"no such user":  {hutch.WriteFile{FileRef: ref("x", "root"), Owner: "missing"}, "owner"},
+		"no such group": {hutch.WriteFile{FileRef: ref("x", "root"), Group: "missing"}, "group"},
 		"mode":          {hutch.WriteFile{FileRef: ref("x", ""), Mode: modeOf(0o100644)}, "mode"},
 		"offset":        {hutch.WriteFile{FileRef: ref("x", ""), Offset: 1}, "offset"},
 		"upload":        {hutch.WriteFile{FileRef: ref("x", ""), Upload: "a/b"}, "upload"},
@@ -115,7 +115,7 @@ func TestWriteOwner(t *testing.T) {
 		_, err := b.WriteFile(within(t), tt.w)
 		wantCode(t, name, err, hutch.CodeBadRequest, tt.field)
 	}
-	if got := names(t, b.home); strings.Join(got, " ") != "of-ben of-root readonly shared" {
+	if got := names(t, b.home); strings.Join(got, " ") != "of-other of-root readonly shared" {
 		t.Errorf("left behind: %q", got)
 	}
 }
@@ -138,8 +138,8 @@ func TestWriteThroughLinks(t *testing.T) {
 	if err := os.Mkdir(b.home+"/d", 0o777); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Chown(b.home+"/d", annID, annID)
-	putAs(t, b.home+"/d/f", "old", annID)
+	_ = os.Chown(b.home+"/d", workerID, workerID)
+	putAs(t, b.home+"/d/f", "old", workerID)
 	link(t, "d/f", b.home+"/rel")
 	link(t, b.home+"/rel", b.home+"/abs")
 	link(t, "d/made", b.home+"/dangling")
@@ -260,7 +260,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// smallDisk mounts a file system of some bytes as ann's.
+// smallDisk mounts a file system of some bytes as worker's.
 func (b *box) smallDisk(t testing.TB, size string) string {
 	t.Helper()
 	dir := b.home + "/disk"
@@ -271,7 +271,7 @@ func (b *box) smallDisk(t testing.TB, size string) string {
 		t.Skip("no right to mount:", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	if err := errors.Join(os.Chown(dir, annID, annID), os.Chmod(dir, 0o755)); err != nil {
+	if err := errors.Join(os.Chown(dir, workerID, workerID), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -330,7 +330,7 @@ func TestUpload(t *testing.T) {
 	if got := get(t, b.home+"/up/f"); got != "hello world" || len(names(t, b.home+"/up")) != 1 {
 		t.Errorf("holds %q beside %v", got, names(t, b.home+"/up"))
 	}
-	wantState(t, b.home+"/up/f", annID, annID, 0o600)
+	wantState(t, b.home+"/up/f", workerID, workerID, 0o600)
 
 	// A part that is cut short is continued from where it is.
 	_, err = b.WriteFile(within(t), hutch.WriteFile{FileRef: ref("up/f", ""), Upload: "u-2", Content: &broken{strings.NewReader(strings.Repeat("a", 1<<20)), errors.New("gone")}})
@@ -401,7 +401,7 @@ func TestUploadAlone(t *testing.T) {
 	if !strings.HasPrefix(temp, ".hutch-upload-") {
 		t.Fatalf("the parts are in %q", temp)
 	}
-	if err := errors.Join(os.Chmod(b.home+"/"+temp, 0o666), os.Chown(b.home+"/"+temp, benID, benID)); err != nil {
+	if err := errors.Join(os.Chmod(b.home+"/"+temp, 0o666), os.Chown(b.home+"/"+temp, otherID, otherID)); err != nil {
 		t.Fatal(err)
 	}
 	_, err := b.WriteFile(within(t), hutch.WriteFile{FileRef: ref("f", ""), Upload: "u", Last: true})
@@ -410,13 +410,13 @@ func TestUploadAlone(t *testing.T) {
 
 func TestMetadata(t *testing.T) {
 	b := newBox(t)
-	b.write(t, hutch.WriteFile{FileRef: ref("f", ""), Metadata: map[string]string{"Author": "ann", "x-1": "a b"}}, "x")
+	b.write(t, hutch.WriteFile{FileRef: ref("f", ""), Metadata: map[string]string{"Author": "worker", "x-1": "a b"}}, "x")
 	info, err := b.StatFile(within(t), ref("f", ""))
-	if err != nil || len(info.Metadata) != 2 || info.Metadata["author"] != "ann" || info.Metadata["x-1"] != "a b" {
+	if err != nil || len(info.Metadata) != 2 || info.Metadata["author"] != "worker" || info.Metadata["x-1"] != "a b" {
 		t.Fatalf("metadata %v, %v", info.Metadata, err)
 	}
 	var buf [64]byte
-	if n, err := unix.Lgetxattr(b.home+"/f", "user.e2b.author", buf[:]); err != nil || string(buf[:n]) != "ann" {
+	if n, err := unix.Lgetxattr(b.home+"/f", "user.e2b.author", buf[:]); err != nil || string(buf[:n]) != "worker" {
 		t.Errorf("the attribute: %q, %v", buf[:max(n, 0)], err)
 	}
 	c, err := b.OpenFile(within(t), hutch.ReadFile{FileRef: ref("f", "")})

@@ -189,7 +189,8 @@ func (c *Client) Stdin(ctx context.Context, id hutch.ExecID, offset int64, r io.
 	}
 	defer resp.Body.Close()
 	var reply guestapi.StdinReply
-	return reply, json.NewDecoder(resp.Body).Decode(&reply)
+	err = json.NewDecoder(resp.Body).Decode(&reply)
+	return reply, err
 }
 
 // Processes lists the processes inside, or those of one command.

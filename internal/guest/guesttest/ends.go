@@ -164,13 +164,14 @@ func testStops(t *testing.T, c *Client) {
 		gone(t, c, s.ID)
 	})
 	t.Run("grace 0 kills at once, also over a stop under way", func(t *testing.T) {
-		s := c.Start(t, hutch.ExecSpec{Cmd: "trap '' TERM; echo on; while :; do sleep 1; done", Background: true})
-		Eventually(t, 10*time.Second, "it has begun", func() bool { return c.Status(t, s.ID).Stdout > 0 })
+		s := c.Start(t, hutch.ExecSpec{Cmd: "trap 'echo told' TERM; echo on; while :; do sleep 0.1; done", Background: true})
+		Eventually(t, 10*time.Second, "it has begun", func() bool { return c.Status(t, s.ID).Stdout == 3 })
 		begin := time.Now()
 		done := make(chan error, 1)
 		go func() {
 			done <- c.Call(t.Context(), "POST", path(s.ID, "/stop"), guestapi.Stop{Grace: int64(50 * time.Second)}, nil)
 		}()
+		Eventually(t, 10*time.Second, "the first stop is under way", func() bool { return c.Status(t, s.ID).Stdout == 8 })
 		r := c.Stop(t, s.ID, guestapi.Stop{}).Result
 		if r.ExitCode != 137 || r.Signal != "KILL" {
 			t.Errorf("%+v", r)

@@ -259,9 +259,14 @@ func (c *Client) terminalEnds(t *testing.T) {
 		gone(t, c, id)
 	})
 	t.Run("no timeout unless one is asked for", func(t *testing.T) {
+		unasked, still := c.terminal(t, hutch.ExecSpec{Cmd: "echo ready; sleep 306"})
+		still.await(t, "ready")
 		_, s := c.terminal(t, hutch.ExecSpec{Cmd: "sleep 306", Timeout: 300 * time.Millisecond})
 		if r := s.end(t); r.End != hutch.ExecTimeout {
 			t.Errorf("%+v", r)
+		}
+		if st := c.Status(t, unasked); !st.Running {
+			t.Errorf("without a timeout, older than one that had one: %+v", st.Result)
 		}
 	})
 	t.Run("a program that is not there", func(t *testing.T) {

@@ -70,7 +70,7 @@ func (e *Exec) startInShell() error {
 	if err != nil {
 		return err
 	}
-	owner := e.outputOwner(s.uid, s.gid)
+	owner := output.Owner{UID: int(s.uid), GID: int(s.gid)}
 	e.stdout, e.stderr = e.newStream("stdout", owner), e.newStream("stderr", owner)
 	e.cwd, e.session = s.host.cwd, s
 	if fresh && s.host.pid == 0 {

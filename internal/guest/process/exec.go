@@ -82,7 +82,7 @@ func (e *Exec) start() error {
 		return err
 	}
 	e.cwd = p.cwd
-	owner := e.outputOwner(p.user.UID, p.user.GID)
+	owner := output.Owner{UID: int(p.user.UID), GID: int(p.user.GID)}
 	e.stdout, e.stderr = e.newStream("stdout", owner), e.newStream("stderr", owner)
 
 	var files pipes
@@ -130,15 +130,6 @@ func (e *Exec) start() error {
 	}
 	go e.supervise()
 	return nil
-}
-
-// outputOwner is whose a command's output files are: its user's, or, where a user may write to
-// few places, root's. Everybody may read them.
-func (e *Exec) outputOwner(uid, gid uint32) output.Owner {
-	if e.settings.Locked {
-		return output.Owner{}
-	}
-	return output.Owner{UID: int(uid), GID: int(gid)}
 }
 
 func (e *Exec) newStream(name string, owner output.Owner) *output.Stream {

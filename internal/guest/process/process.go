@@ -71,8 +71,6 @@ type Settings struct {
 	Defaults hutch.ProcessDefaults
 	Limits   cgroup.Limits
 	DiskMB   int // size of the writable layer
-	// Locked says that commands must have no way to gain rights.
-	Locked bool
 }
 
 // Table is every command the agent knows.

@@ -205,9 +205,6 @@ func (e *Exec) account(r *hutch.ExecResult, x exit) {
 	}
 	if e.stdout.DiskFull() || e.stderr.DiskFull() || e.diskLow() {
 		r.LimitsHit = append(r.LimitsHit, "disk")
-		if mb := e.settings.DiskMB; mb > 0 {
-			r.Detail = join(r.Detail, fmt.Sprintf("the sandbox's disk, of %d MiB at most, was full when it ended", mb))
-		}
 	}
 	if refused > 0 {
 		r.LimitsHit = append(r.LimitsHit, "pids")

@@ -28,9 +28,8 @@
 //	rm FILE        remove a file
 //	env NAME       print a variable
 //	whoami         print the sandbox id that Hello told
-//	uname -n       print the host name that Hello told
-//	id -u          print the number of the user: 0, and in a locked sandbox another
 //	spawn NAME     leave a child process behind
+//	await FILE     wait until there is such a file
 //	hang           wait for ever and ignore TERM
 //	exit N         end with code N
 //	true, false    succeed, fail

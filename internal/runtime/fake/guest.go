@@ -121,19 +121,27 @@ func (g *Guest) Identified() bool {
 	return g.identified
 }
 
+// WriteFile makes a file inside, which "await" waits for.
+func (g *Guest) WriteFile(name string, content []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.files[name] = content
+	g.changeLocked()
+}
+
+// HasFile says whether there is such a file inside.
+func (g *Guest) HasFile(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.files[name]
+	return ok
+}
+
 // Crash ends the sandbox from inside.
 func (g *Guest) Crash() { g.m.exit(false) }
 
 // OOM makes the kernel end the sandbox for memory.
 func (g *Guest) OOM() { g.m.exit(true) }
-
-// PidsLimit makes the cap of processes on the host end the sandbox.
-func (g *Guest) PidsLimit() {
-	g.m.mu.Lock()
-	g.m.pids = true
-	g.m.mu.Unlock()
-	g.m.exit(false)
-}
 
 // Hello returns the last hello.
 func (g *Guest) Hello() guestapi.Hello {

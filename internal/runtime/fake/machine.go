@@ -39,7 +39,7 @@ type machine struct {
 
 	mu        sync.Mutex
 	mode      mode
-	oom, pids bool
+	oom       bool
 	guestEnd  *os.File // guest's end of the stream
 	linkEnd   *os.File // inside's end of the link
 	guest     *Guest   // nil until started
@@ -148,7 +148,7 @@ func (m *machine) bury() {
 	m.sandboxes = nil
 	m.mu.Unlock()
 	for _, s := range told {
-		s.tellExit(runtime.Event{OOM: m.oom, Pids: m.pids})
+		s.tellExit(m.oom)
 	}
 	close(m.reaped)
 }

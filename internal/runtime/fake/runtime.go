@@ -66,9 +66,6 @@ func (r *Runtime) Create(ctx context.Context, spec runtime.Spec) (runtime.Sandbo
 	if spec.ID == "" {
 		return nil, hutch.FieldErrorf("id", "a sandbox needs one")
 	}
-	if spec.Profile != "" && !spec.Profile.Valid() {
-		return nil, hutch.FieldErrorf("profile", "%q is not known", spec.Profile)
-	}
 	if err := r.host.reserve(spec.ID); err != nil {
 		return nil, err
 	}
@@ -105,10 +102,10 @@ func (r *Runtime) attach(m *machine, h runtime.Handles) (*Sandbox, error) {
 	}
 	m.mu.Lock()
 	m.sandboxes = append(m.sandboxes, s)
-	gone, end := m.mode == dead, runtime.Event{OOM: m.oom, Pids: m.pids}
+	gone, oom := m.mode == dead, m.oom
 	m.mu.Unlock()
 	if gone {
-		s.tellExit(end)
+		s.tellExit(oom)
 	}
 	return s, nil
 }

@@ -76,9 +76,6 @@ func (s *Sandbox) start(ctx context.Context, o runtime.StartOptions) error {
 		if err := json.Unmarshal(b, state); err != nil {
 			return hutch.Wrap(hutch.CodeInternal, err, "the snapshot is damaged")
 		}
-		if lockedBy(state.Hello.Profile) != lockedBy(s.m.spec.Profile) {
-			return hutch.Errorf(hutch.CodeUnsupported, "the snapshot was made with another profile")
-		}
 	}
 	return s.m.boot(state)
 }
@@ -175,16 +172,12 @@ func (s *Sandbox) Stats(ctx context.Context) (runtime.Stats, error) {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	st := runtime.Stats{MemoryLimit: int64(m.spec.Resources.MemoryMB) << 20, PidsLimit: int64(m.spec.Resources.Pids)}
-	if m.pids {
-		st.PidsPeak = st.PidsLimit
-	}
+	st := runtime.Stats{MemoryLimit: int64(m.spec.Resources.MemoryMB) << 20}
 	if m.guest != nil {
 		steps, held, files := m.guest.usage()
 		st.CPU = time.Duration(steps) * time.Millisecond
 		if m.mode != dead {
 			st.Memory = min(baseMemory+held, st.MemoryLimit)
-			st.WorkingSet = st.Memory
 		}
 		if m.spec.Resources.DiskTier == hutch.TierDisk {
 			st.Disk = files
@@ -212,15 +205,14 @@ func (s *Sandbox) tell(e runtime.Event) {
 }
 
 // tellExit passes the last event on. There is a place left for it.
-func (s *Sandbox) tellExit(e runtime.Event) {
+func (s *Sandbox) tellExit(oom bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return
 	}
 	s.ended = true
-	e.Kind = runtime.KindExited
-	s.events <- e
+	s.events <- runtime.Event{Kind: runtime.KindExited, OOM: oom}
 	close(s.events)
 }
 

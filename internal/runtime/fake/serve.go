@@ -20,7 +20,6 @@ const keepalive = 5 * time.Second
 // statusOf is the HTTP status of a refusal. Clients look at the code.
 var statusOf = map[hutch.Code]int{
 	hutch.CodeBadRequest:       http.StatusBadRequest,
-	hutch.CodeForbidden:        http.StatusForbidden,
 	hutch.CodeNotFound:         http.StatusNotFound,
 	hutch.CodeConflict:         http.StatusConflict,
 	hutch.CodeInvalidState:     http.StatusConflict,
@@ -177,12 +176,6 @@ func (g *Guest) serveHello(r *http.Request) (any, error) {
 	if h.Protocol != guestapi.ProtocolVersion || len(h.Seed) != 64 || h.Sandbox == "" {
 		return nil, hutch.Errorf(hutch.CodeBadRequest, "hello needs a protocol, a sandbox and a seed of 64 bytes")
 	}
-	if h.Profile != "" && !h.Profile.Valid() {
-		return nil, hutch.FieldErrorf("profile", "%q is not known", h.Profile)
-	}
-	if lockedBy(h.Profile) != lockedBy(g.m.spec.Profile) {
-		return nil, hutch.Errorf(hutch.CodeConflict, "the machine is of another profile")
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	reply := guestapi.HelloReply{Protocol: guestapi.ProtocolVersion, Version: "fake", BootNS: int64(time.Millisecond), Restored: g.restored}
@@ -209,9 +202,6 @@ func (g *Guest) serveStart(r *http.Request) (any, error) {
 	}
 	if s.ID == "" || (s.Spec.Cmd == "") == (len(s.Spec.Argv) == 0) {
 		return nil, hutch.Errorf(hutch.CodeBadRequest, "a command needs an id, and one of cmd and argv")
-	}
-	if lockedBy(g.m.spec.Profile) && isRoot(s.Spec.User) {
-		return nil, &hutch.Error{Code: hutch.CodeForbidden, Field: "user", Message: "nothing runs as root in this sandbox, whose profile is locked"}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -341,11 +341,13 @@ func leftovers(t *testing.T, r *Runtime, id hutch.SandboxID) []string {
 			left = append(left, fmt.Sprintf("process %d", p.pid))
 		}
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + cgroupParent + "/" + string(id))
-	if err != nil {
-		t.Fatal(err)
+	for _, root := range []string{"/sys/fs/cgroup/*/", "/sys/fs/cgroup/"} { // version 1, version 2
+		groups, err := filepath.Glob(root + cgroupParent + "/" + string(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, groups...)
 	}
-	left = append(left, groups...)
 	err = filepath.WalkDir(r.cfg.StateDir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && strings.Contains(path, string(id)) {
 			left = append(left, path)

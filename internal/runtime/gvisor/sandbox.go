@@ -119,10 +119,7 @@ func (s *sandbox) readStats() (runtime.Stats, error) {
 	if err != nil {
 		return runtime.Stats{}, err
 	}
-	st := runtime.Stats{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryLimit: u.MemoryLimit, PidsPeak: u.Pids.Peak, PidsLimit: u.Pids.Limit}
-	if st.WorkingSet, err = s.group.Unreclaimable(); err != nil {
-		return runtime.Stats{}, err
-	}
+	st := runtime.Stats{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryLimit: u.MemoryLimit}
 	if s.upper != nil {
 		// After Kill has closed the file this is an error, and the caller falls back.
 		fi, err := s.upper.Stat()

@@ -32,7 +32,6 @@ type label struct {
 	CPUs     int            `json:"cpus"`  // as seen inside; part of the saved state
 	Image    string         `json:"image"` // file name of the root image, whose content stays outside
 	Guest    string         `json:"guest"` // file name of the guest agent's image, likewise
-	Locked   bool           `json:"locked"`
 }
 
 func (s *sandbox) label() label {
@@ -41,7 +40,6 @@ func (s *sandbox) label() label {
 		Runtime: s.r.Name(), Version: gen.GvisorVersion,
 		DiskTier: res.DiskTier, Disk: diskSize(res), CPUs: res.CPUs(),
 		Image: filepath.Base(s.spec.Image), Guest: filepath.Base(s.spec.Guest),
-		Locked: locked(s.spec),
 	}
 }
 
@@ -156,8 +154,6 @@ func (l label) unlike(want label) string {
 		return "it was made from another root image"
 	case l.Guest != want.Guest:
 		return "it was made with another guest agent"
-	case l.Locked != want.Locked:
-		return "it was made with another profile"
 	}
 	return ""
 }
@@ -190,8 +186,8 @@ func (s *sandbox) Resume(ctx context.Context) error {
 
 // flip makes a call that must be made exactly once: the sentry counts pauses, and one
 // resume too many ends it. So the record says what is under way before and after, and
-// if the answer did not come, this process cannot tell how often the call was made: the
-// sandbox stays in the phase between, in which only Kill is of use, or Adopt, which finds out.
+// if the answer did not come, nobody can tell how often the call was made: the
+// sandbox stays in the phase between, in which only Kill is of use.
 func (s *sandbox) flip(ctx context.Context, method string, during, after phase) error {
 	before := s.phase()
 	if err := s.enter(during); err != nil {

@@ -88,11 +88,7 @@ func (s *sandbox) Start(ctx context.Context, o runtime.StartOptions) error {
 	if err := s.limitCPU(); err != nil {
 		return s.fail(err, "started")
 	}
-	if err := s.enter(running); err != nil {
-		return s.fail(err, "started")
-	}
-	s.calmLater()
-	return nil
+	return s.fail(s.enter(running), "started")
 }
 
 // boot starts the sandbox from its image.

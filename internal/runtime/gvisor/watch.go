@@ -85,12 +85,7 @@ func (s *sandbox) watch() {
 		s.mu.Lock()
 		asked := s.killed || s.rec.Phase == leaving
 		s.mu.Unlock()
-		e := runtime.Event{Kind: runtime.KindExited}
-		if !asked {
-			e.OOM = s.oomEnded()
-			e.Pids = !e.OOM && s.pidsEnded()
-		}
-		s.events.put(e)
+		s.events.put(runtime.Event{Kind: runtime.KindExited, OOM: !asked && s.oomEnded()})
 		close(s.exited)
 	}()
 }
@@ -148,13 +143,6 @@ func (s *sandbox) oomEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.oomKills > 0 && time.Since(s.oomAt) < oomWindow
-}
-
-// pidsEnded says whether the sandbox, whose sentry has just ended, was refused processes by
-// the cap on the host. A sentry does not outlive that, so there is no asking when it was.
-func (s *sandbox) pidsEnded() bool {
-	n, err := s.group.PidsRefused()
-	return err == nil && n > 0
 }
 
 // watchHigh reports that memory which cannot be taken back came near the limit. File

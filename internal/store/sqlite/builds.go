@@ -59,7 +59,8 @@ func (s *Store) Builds(ctx context.Context, f store.BuildFilter) ([]hutch.Build,
 		return nil, s.fail(ctx, err, "list builds")
 	}
 	list, err := collect(rows, func(r *sql.Rows) (b hutch.Build, err error) {
-		return b, r.Scan(buildDest(&b)...)
+		err = r.Scan(buildDest(&b)...)
+		return b, err
 	})
 	return list, s.fail(ctx, err, "list builds")
 }

@@ -52,7 +52,8 @@ func (s *Store) Keys(ctx context.Context) ([]hutch.APIKey, error) {
 		return nil, s.fail(ctx, err, "list keys")
 	}
 	list, err := collect(rows, func(r *sql.Rows) (k hutch.APIKey, err error) {
-		return k, r.Scan(keyDest(&k)...)
+		err = r.Scan(keyDest(&k)...)
+		return k, err
 	})
 	return list, s.fail(ctx, err, "list keys")
 }

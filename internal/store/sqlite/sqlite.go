@@ -41,7 +41,6 @@ type Store struct {
 	write  *writer
 	wdb    *sql.DB // holds the writer's one connection
 	read   *sql.DB // connections that cannot write
-	seal   *sealer
 	closed atomic.Bool
 	ended  chan struct{} // closed when the first Close is through
 	end    error         // what it returned; valid after ended
@@ -97,20 +96,7 @@ func (s *Store) open(ctx context.Context, path string) error {
 	}
 	s.read.SetMaxOpenConns(readers)
 	s.read.SetMaxIdleConns(readers)
-	return s.unlock(ctx, path+keySuffix)
-}
-
-// unlock makes the sealer from the key in file.
-func (s *Store) unlock(ctx context.Context, file string) error {
-	key, err := loadKey(file, func() (sealed bool, err error) {
-		err = s.read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM sandboxes
-			WHERE instr(env_json, ?) > 0 OR instr(metadata_json, ?) > 0)`, sealMark, sealMark).Scan(&sealed)
-		return sealed, err
-	})
-	if err == nil {
-		s.seal, err = newSealer(key)
-	}
-	return err
+	return s.read.PingContext(ctx)
 }
 
 // connect makes a pool over path. It does no I/O yet.
@@ -130,8 +116,8 @@ func (s *Store) connect(path string, query url.Values, pragmas []string) (*sql.D
 	return sql.OpenDB(c), nil
 }
 
-// private sees to it that only our user can read the files. SQLite gives the log files the
-// mode of the database.
+// private sees to it that only our user can read the files: they hold the environments
+// of sandboxes, unencrypted. SQLite gives the log files the mode of the database.
 func private(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -186,7 +172,8 @@ func (s *Store) Check(ctx context.Context) error {
 		return s.fail(ctx, err, "check records")
 	}
 	found, err := collect(rows, func(r *sql.Rows) (line string, err error) {
-		return line, r.Scan(&line)
+		err = r.Scan(&line)
+		return line, err
 	})
 	if err != nil {
 		return s.fail(ctx, err, "check records")

@@ -33,7 +33,7 @@ type house struct {
 	corrupt atomic.Bool
 }
 
-const user, password = "mary", "let me in: #1"
+const user, password = "robot", "let me in: #1"
 
 func newHouse(t *testing.T, secure bool) *house {
 	t.Helper()

@@ -104,8 +104,8 @@ func TestIdentityAndImage(t *testing.T) {
 		return s
 	}
 	plain := sel("deb http://m.example/debian s main\n")
-	secret := sel("deb http://joe:hunter2@m.example/debian s main\ndeb file:/srv/mirror s main\n")
-	if got := secret.ForImage().Deb822(); strings.Contains(got, "hunter2") || strings.Contains(got, "joe") || strings.Contains(got, "/srv/mirror") {
+	secret := sel("deb http://builder:hunter2@m.example/debian s main\ndeb file:/srv/mirror s main\n")
+	if got := secret.ForImage().Deb822(); strings.Contains(got, "hunter2") || strings.Contains(got, "builder") || strings.Contains(got, "/srv/mirror") {
 		t.Errorf("the image would hold a password or a path of this machine:\n%s", got)
 	}
 	if !strings.Contains(secret.Deb822(), "hunter2") {
@@ -114,7 +114,7 @@ func TestIdentityAndImage(t *testing.T) {
 	if a, b := plain.ForImage().Deb822(), secret.ForImage().Deb822(); a != b {
 		t.Errorf("want the same in the image:\n%s\n%s", a, b)
 	}
-	withPassword := sel("deb http://joe:hunter2@m.example/debian s main\n")
+	withPassword := sel("deb http://builder:hunter2@m.example/debian s main\n")
 	if plain.Identity() != withPassword.Identity() {
 		t.Error("a password changes the identity")
 	}

@@ -58,14 +58,6 @@ type Usage struct {
 	MemoryPeak  int64 // most bytes charged at once
 	MemoryLimit int64 // bytes
 	OOMKills    int64 // processes the kernel ended over the memory limit
-	Pids        Pids
-}
-
-// Pids is what the kernel counts of a group's processes and threads.
-type Pids struct {
-	Peak    int64 // most at once; 0 where the kernel keeps none and none was refused
-	Limit   int64
-	Refused int64 // how many the limit has refused
 }
 
 // Tree is the place below which groups are made.
@@ -255,18 +247,6 @@ func (t *Tree) List() ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
-}
-
-// Made returns when the group called name was made; of the directory that groups are made in,
-// if name is empty. It is zero if there is none.
-func (t *Tree) Made(name string) time.Time {
-	var first time.Time
-	for _, d := range t.dirs(name) {
-		if fi, err := os.Stat(d); err == nil && (first.IsZero() || fi.ModTime().Before(first)) {
-			first = fi.ModTime()
-		}
-	}
-	return first
 }
 
 // Remove removes the directory that groups are made in. It refuses while there are groups

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -248,6 +249,12 @@ func (e *echo) Closed(s Session) {
 func serve(t testing.TB, h Handler) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s.sock")
+	serveAt(t, path, h)
+	return path
+}
+
+func serveAt(t testing.TB, path string, h Handler) {
+	t.Helper()
 	l, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +269,6 @@ func serve(t testing.TB, h Handler) string {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return path
 }
 
 func dialTest(t testing.TB, path string) *Client {
@@ -406,6 +412,43 @@ func TestSessionsEnd(t *testing.T) {
 	}
 }
 
+// Whoever saw a server end and dials again finds none, not the one that ends.
+func TestListenerEndsBeforeTheSessions(t *testing.T) {
+	for i := range 50 {
+		path := filepath.Join(t.TempDir(), "s.sock")
+		l, err := Listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &Server{Hello: Hello{Service: "test", Version: 7}, Handler: &echo{}, Log: slog.New(slog.DiscardHandler)}
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx, l) }()
+		var sessions [8]*Client
+		for i := range sessions {
+			sessions[i] = dialTest(t, path)
+		}
+		var wg sync.WaitGroup
+		for _, c := range sessions {
+			wg.Go(func() {
+				<-c.Done()
+				again, err := Dial(t.Context(), path, "test")
+				if err == nil {
+					again.Close()
+				}
+				if !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("server %d is still there after it ended a session: %v", i, err)
+				}
+			})
+		}
+		cancel()
+		wg.Wait()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	}
+}
+
 func TestSessionsAreBounded(t *testing.T) {
 	path := serve(t, &echo{})
 	for range maxSessions {
@@ -421,13 +464,25 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	path := serve(t, &echo{})
-	for d := path; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o777); err != nil {
+	// A directory of its own that all may enter, wherever t.TempDir would be: nothing else's
+	// mode is changed.
+	dir, err := os.MkdirTemp("/tmp", "fdpass") //nolint:usetesting // for the reason above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(dir, "s.sock")
+	serveAt(t, path, &echo{})
+	for _, p := range []string{dir, path} {
+		if err := os.Chmod(p, 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
-	exe := filepath.Join(filepath.Dir(path), "client")
+	exe := filepath.Join(dir, "client")
 	copyFile(t, "/proc/self/exe", exe)
 	run := func(uid uint32) (string, error) {
 		cmd := exec.Command(exe, roleDial, path)

@@ -111,15 +111,21 @@ type Server struct {
 // Serve accepts connections on l until ctx ends or l fails, and closes l. When it
 // returns, every session has ended. It returns nil if ctx ended.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	// Sessions outlive the listener: whoever sees one end and dials again must not reach
+	// this server once more.
+	sessions, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = l.Close()
+		end()
+	})
 	defer stop()
-	defer func() { _ = l.Close() }()
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer cancel() // before the wait: it ends the sessions
+	defer func() {
+		_ = l.Close()
+		end()
+	}()
 	slots := make(chan struct{}, maxSessions)
 	for id := uint64(1); ; id++ {
 		c, err := l.AcceptUnix()
@@ -144,7 +150,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			s.session(ctx, Session{ID: id}, conn)
+			s.session(sessions, Session{ID: id}, conn)
 		})
 	}
 }

@@ -214,8 +214,12 @@ check('watch', async () => {
   assert.equal(withEntry.entry.type, FileType.FILE)
   await handle.stop()
   const n = events.length
+  const others = []
+  const other = await fs.watchDir('watched', (e) => others.push(e))
   await fs.write('watched/late.txt', 'x')
+  await until('one who still watches is told', () => others.some((e) => e.name === 'late.txt'))
   assert.equal(events.length, n)
+  await other.stop()
 })
 
 check('a link that a program made leads nobody further than its user', async () => {

@@ -1,7 +1,7 @@
 // The published command line.
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
-import { mkdtemp, readFile, writeFile } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -28,6 +28,7 @@ const json = async (...args) => {
   return JSON.parse(r.stdout)
 }
 
+const dir = await mkdtemp(join(tmpdir(), 'ps'))
 const made = await json('sandbox', 'create', '--ttl', '900', '--metadata', 'a=1,b=2')
 const id = made.id
 
@@ -45,7 +46,6 @@ check('exec passes on output and exit code', async () => {
 })
 
 check('files', async () => {
-  const dir = await mkdtemp(join(tmpdir(), 'ps'))
   await writeFile(join(dir, 'up'), 'from here\n')
   for (const args of [['write', id, '--path', '/tmp/w', '--content', 'text'], ['upload', id, '--local', join(dir, 'up'), '--remote', '/tmp/u'], ['download', id, '--remote', '/tmp/u', '--local', join(dir, 'down')]]) {
     const r = await pandastack(['fs', ...args])
@@ -82,4 +82,4 @@ check('delete', async () => {
   assert.notEqual((await pandastack(['sandbox', 'get', id])).code, 0)
 })
 
-await run()
+await run(() => rm(dir, { recursive: true }))

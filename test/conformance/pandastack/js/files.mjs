@@ -1,7 +1,7 @@
 // Files and logs.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, readFile, writeFile } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { BadRequestError, NotFoundError, Sandbox } from '@pandastack/sdk'
@@ -29,10 +29,14 @@ check('parents are made, and names may be anything', async () => {
 
 check('up and down', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'ps'))
-  await writeFile(join(dir, 'one'), 'up\n')
-  await fs.upload(join(dir, 'one'), '/tmp/up')
-  await fs.download('/tmp/up', join(dir, 'new', 'two'))
-  assert.equal(await readFile(join(dir, 'new', 'two'), 'utf8'), 'up\n')
+  try {
+    await writeFile(join(dir, 'one'), 'up\n')
+    await fs.upload(join(dir, 'one'), '/tmp/up')
+    await fs.download('/tmp/up', join(dir, 'new', 'two'))
+    assert.equal(await readFile(join(dir, 'new', 'two'), 'utf8'), 'up\n')
+  } finally {
+    await rm(dir, { recursive: true })
+  }
 })
 
 check('a file over the limit that others have', async () => {

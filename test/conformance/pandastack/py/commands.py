@@ -10,6 +10,8 @@ from pandastack import BadRequestError, Client, CommandFailed, NotFoundError, Sa
 sbx = Sandbox.create(template="base", ttl_seconds=900)
 
 
+# What is bounded would take a minute if the bound did not hold: the limits are for a machine
+# whose processors are all taken.
 def within(seconds, fn):
     began = time.monotonic()
     out = fn()
@@ -51,34 +53,34 @@ def _():
 
 @check("a timeout ends the command, all of it, and keeps what it wrote")
 def _():
-    r = within(8, lambda: sbx.exec("for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.5; done; sleep 77", timeout_seconds=2))
+    r = within(40, lambda: sbx.exec("for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.5; done; sleep 77", timeout_seconds=2))
     equal(r.exit_code, 124)
     assert r.stdout.startswith("1\n2\n3\n"), r.stdout
     equal(sbx.exec("pgrep -f 'sleep 7[7]'").exit_code, 1)
-    r = within(8, lambda: sbx.exec("trap '' TERM; sleep 78", timeout_seconds=1))
+    r = within(40, lambda: sbx.exec("trap '' TERM; sleep 78", timeout_seconds=1))
     equal(r.exit_code, 124)
 
 
 @check("children left behind do not hold a command")
 def _():
-    equal(within(3, lambda: sbx.exec("sleep 60 >/dev/null 2>&1 & echo started")).stdout, "started\n")
-    equal(within(5, lambda: sbx.exec("(setsid sleep 60 &); echo started")).stdout, "started\n")
+    equal(within(40, lambda: sbx.exec("sleep 60 >/dev/null 2>&1 & echo started")).stdout, "started\n")
+    equal(within(40, lambda: sbx.exec("(setsid sleep 60 &); echo started")).stdout, "started\n")
 
 
 @check("nobody types: what reads input gets its end")
 def _():
-    equal(within(5, lambda: sbx.exec("cat; echo end")).stdout, "end\n")
+    equal(sbx.exec("cat; echo end", timeout_seconds=20).stdout, "end\n")
 
 
 @check("commands run side by side, and files are read meanwhile")
 def _():
-    def work():
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            slow = [pool.submit(sbx.exec, "sleep 2; echo done") for _ in range(4)]
-            within(1.5, lambda: sbx.filesystem.read("/etc/hostname"))
-            return [f.result().stdout for f in slow]
-
-    equal(within(6, work), ["done\n"] * 4)
+    # None of them ends before all have begun and a file has been read.
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        cmd = "touch /tmp/side.{}; until [ -e /tmp/side.go ] && [ $(ls /tmp/side.? | wc -l) = 4 ]; do sleep 0.1; done; echo done"
+        slow = [pool.submit(sbx.exec, cmd.format(i), timeout_seconds=50) for i in range(4)]
+        sbx.filesystem.read("/etc/hostname")
+        sbx.filesystem.write("/tmp/side.go", "")
+        equal([f.result().stdout for f in slow], ["done\n"] * 4)
 
 
 @check("a silent command outlasts the client's patience", seconds=90)

