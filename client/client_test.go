@@ -432,6 +432,60 @@ func TestStreamGoesOnWhereItBroke(t *testing.T) {
 	}
 }
 
+// A server that is back after a kill may not know the command yet.
+func TestStreamGoesOnWithAServerThatDoesNotKnowItYet(t *testing.T) {
+	fake, f, url := newFront(t, nil)
+	step := make(chan struct{}, 2)
+	fake.Program("two", func(p *httpapitest.Process) int {
+		_, _ = io.WriteString(p.Stdout, "one\n")
+		<-step
+		_, _ = io.WriteString(p.Stdout, "two\n")
+		return 9
+	})
+	var clk clock
+	c := newClient(t, url, clk.option(0), client.WithRetries(2))
+	sb, err := c.CreateSandbox(t.Context(), api.CreateSandbox{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const unknown = `{"code": "not_found", "error": "there is no such command"}`
+	unknowing := 1
+	f.interfere = func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/exec/stream"):
+			w = &brittle{ResponseWriter: w, left: 1}
+		case strings.HasSuffix(r.URL.Path, "/follow") && unknowing > 0:
+			unknowing--
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, unknown)
+			return true
+		}
+		f.next.ServeHTTP(w, r)
+		return true
+	}
+	run := func() (string, api.ExecEnd, error) {
+		var out strings.Builder
+		end, err := c.Stream(t.Context(), sb.ID, api.ExecRequest{Cmd: "two"}, client.StreamOptions{}, func(o client.Output) error {
+			if out.Write(o.Data); out.String() == "one\n" {
+				step <- struct{}{}
+			}
+			return nil
+		})
+		return out.String(), end, err
+	}
+	if out, end, err := run(); err != nil || out != "one\ntwo\n" || end.ExitCode != 9 || unknowing != 0 {
+		t.Errorf("%q, %+v, %v; want all of it", out, end, err)
+	}
+	unknowing = 100 // but one that never knows it is believed
+	if _, _, err := run(); !errors.Is(err, hutch.ErrNotFound) || unknowing != 98 {
+		t.Errorf("%v after %d attempts, want not_found after 2, the break being the first failure", err, 100-unknowing)
+	}
+	unknowing = 100 // at once where it was never known
+	if _, err := c.Follow(t.Context(), "enone", client.StreamOptions{}, nil); !errors.Is(err, hutch.ErrNotFound) || unknowing != 99 {
+		t.Errorf("%v after %d attempts, want not_found after one", err, 100-unknowing)
+	}
+}
+
 // brittle is an answer whose connection breaks at some write.
 type brittle struct {
 	http.ResponseWriter

@@ -144,6 +144,7 @@ type follower struct {
 	first *call // starts the command; nil once its id is known
 	id    hutch.ExecID
 	moved bool // something came since the last failure, or the connection held for long
+	seen  bool // the server has answered for the command
 }
 
 // call is what to ask next.
@@ -176,10 +177,21 @@ func (c *Client) follow(ctx context.Context, f *follower) (api.ExecEnd, error) {
 		if f.moved {
 			n, f.moved = 0, false
 		}
-		if !c.again(ctx, n, err) {
+		if !c.again(ctx, n, f.temporary(err)) {
 			return api.ExecEnd{}, err
 		}
 	}
+}
+
+// temporary is err as a failure to be tried again if it can be no more than that: a server
+// that was killed just after a start, and is back, learns of the command from its sandbox a
+// moment later. Until then it knows none, though it has answered for it before.
+func (f *follower) temporary(err error) error {
+	var e *Error
+	if f.seen && errors.As(err, &e) && e.Code == hutch.CodeNotFound {
+		return &lostError{errors.New(e.Error())} // no longer a refusal
+	}
+	return err
 }
 
 func (f *follower) begun(id hutch.ExecID) {
@@ -196,6 +208,7 @@ const maxEvent = 4 << 20
 
 // read takes events from one connection, until the exit.
 func (f *follower) read(res *http.Response) (api.ExecEnd, error) {
+	f.seen = true
 	if id := res.Header.Get(api.HeaderExecID); id != "" {
 		f.begun(hutch.ExecID(id))
 	}
