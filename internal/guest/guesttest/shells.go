@@ -92,6 +92,7 @@ func testShell(t *testing.T, c *Client) {
 	c.shellTexts(t)
 	c.shellStreams(t)
 	c.shellEnds(t)
+	c.shellTold(t)
 	t.Run("stops", func(t *testing.T) { c.shellStops(t) })
 	t.Run("background children", func(t *testing.T) { c.shellBackground(t) })
 	t.Run("start and close", func(t *testing.T) { c.shellStart(t) })
@@ -101,20 +102,23 @@ func (c *Client) shellTexts(t *testing.T) {
 	t.Run("texts", func(t *testing.T) {
 		s := c.shell(t, "texts")
 		for cmd, want := range map[string]string{
-			"echo \"it's\" 'a \"test\"' \\\\":              "it's a \"test\" \\\n",
-			"-x 2>/dev/null; echo dash":                    "dash\n",
-			"# only a comment":                             "",
-			"for i in 1 2 3\ndo echo $i\ndone":             "1\n2\n3\n",
-			"while true; do break; done; echo on":          "on\n",
-			"break 2>/dev/null; echo on":                   "on\n",
-			"echo ü 🙂":                                     "ü 🙂\n",
-			"printf '\\001\\000\\377' | wc -c | tr -d ' '": "3\n",
-			"read -r x; echo [$x]":                         "[]\n",
-			"cat":                                          "",
-			"echo a\\\nb":                                  "ab\n",
+			"echo \"it's\" 'a \"test\"' \\\\":                               "it's a \"test\" \\\n",
+			"-x 2>/dev/null; echo dash":                                     "dash\n",
+			"# only a comment":                                              "",
+			"for i in 1 2 3\ndo echo $i\ndone":                              "1\n2\n3\n",
+			"while true; do break; done; echo on":                           "on\n",
+			"break 2>/dev/null; echo on":                                    "on\n",
+			"echo ü 🙂":                                                      "ü 🙂\n",
+			"echo \"ü's\" 'ä\\n' \\\\ö $'\\x01\x01\x7fé'":                   "ü's ä\\n \\ö \x01\x01\x7fé\n",
+			"LC_ALL=C.UTF-8; x=ü; echo ${#x} $x":                            "1 ü\n",
+			"LC_ALL=C; x=ü; echo ${#x} $x; unset LC_ALL":                    "2 ü\n",
+			"printf '\\001\\000\\377' | wc -c | tr -d ' '":                  "3\n",
+			"read -r x; echo [$x]":                                          "[]\n",
+			"cat":                                                           "",
+			"echo a\\\nb":                                                   "ab\n",
 			"exec 7>/tmp/shell-seven; echo seven >&7; cat /tmp/shell-seven": "seven\n",
-			"echo __hutch_end x":    "__hutch_end x\n",
-			"(exit 5) || echo five": "five\n",
+			"echo __hutch_end x":                                            "__hutch_end x\n",
+			"(exit 5) || echo five":                                         "five\n",
 			"echo " + strings.Repeat("x", 100_000) + " | wc -c | tr -d ' '": "100001\n",
 		} {
 			s.says(t, cmd, want)
@@ -253,6 +257,29 @@ func (c *Client) shellEnds(t *testing.T) {
 				t.Errorf("after that: replaced %q", r.ShellReplaced)
 			}
 		}
+	})
+}
+
+// shellTold is about what a shell is told: it arrives whole, and nothing else does.
+func (c *Client) shellTold(t *testing.T) {
+	t.Run("started while processes end", func(t *testing.T) { // each with a signal to the agent
+		busy := c.Start(t, hutch.ExecSpec{Cmd: "while :; do (:) & done", Background: true})
+		defer c.Stop(t, busy.ID, guestapi.Stop{})
+		for i := range 30 {
+			name := fmt.Sprintf("signals%d", i)
+			c.shell(t, name).says(t, "echo "+name, name+"\n")
+			c.must(t, "DELETE", guestapi.PathShells+"/"+name, nil, nil)
+		}
+	})
+	t.Run("by somebody else", func(t *testing.T) {
+		s := c.shell(t, "told")
+		s.says(t, "printf 'echo not ours; ' | tee /run/hutch/*/text > /dev/null", "")
+		s.says(t, "echo ours", "ours\n")
+	})
+	t.Run("more than a pipe holds", func(t *testing.T) {
+		s := c.shell(t, "more")
+		s.says(t, "echo "+strings.Repeat("ü", 60_000)+" | wc -c | tr -d ' '", "120001\n")
+		s.says(t, "echo on", "on\n")
 	})
 }
 

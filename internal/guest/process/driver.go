@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +43,7 @@ const (
 func prelude(dir string) string {
 	status := dir + "/status"
 	return `
-__hutch_next() { ` + readText(dir) + `; }
+__hutch_next() { ` + readText(dir, `"$1"`) + `; }
 __hutch_resume() { if [[ -n ${__hutch_aborted-} ]]; then builtin trap - DEBUG; builtin shopt -u extdebug; __hutch_aborted=; fi; }
 __hutch_skip() { case $BASH_COMMAND in *__hutch*|*DEBUG*) builtin return 0;; esac; builtin return 1; }
 __hutch_begin() { __hutch_resume; builtin export ` + Marker + `="$1"; builtin printf '%s ` + fmt.Sprint(begun) + ` %s\0' "$1" "$PWD" >` + quote(status) + `; }
@@ -52,17 +53,42 @@ builtin trap '__hutch_aborted=1; builtin shopt -s extdebug; builtin trap "__hutc
 `
 }
 
-// readText makes a shell read the text of a command, to the end of the pipe that it comes
-// through: the number is more than any has bytes. The text is in an array, since those are not
-// exported, not even under set -a. readNext is short for it once the prelude was run.
-func readText(dir string) string {
-	return `IFS= builtin read -r -N 9999999 '__hutch[0]' <` + quote(dir+"/text") + ` || builtin true`
+// readText makes a shell read the text of a command: so many characters from the pipe that
+// it comes through, each of them a byte (asciiQuote). The text is in an array, since those are
+// not exported, not even under set -a.
+func readText(dir, length string) string {
+	return `IFS= builtin read -r -N ` + length + ` '__hutch[0]' <` + quote(dir+"/text") + ` || builtin true`
 }
 
-const readNext = "__hutch_next"
+// readNext is short for readText once the prelude was run.
+func readNext(length int) string { return fmt.Sprintf("__hutch_next %d", length) }
 
 // quote makes one word of s for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// asciiQuote makes one word of s for a bash, of nothing but ASCII: that has as many bytes as
+// characters, whatever the shell's locale makes of s.
+func asciiQuote(s string) string {
+	beyond := func(r rune) bool { return r >= utf8.RuneSelf }
+	if !strings.ContainsFunc(s, beyond) {
+		return quote(s)
+	}
+	var b strings.Builder
+	b.WriteString("$'")
+	for _, c := range []byte(s) {
+		switch {
+		case c >= utf8.RuneSelf:
+			fmt.Fprintf(&b, `\%o`, c)
+		case c == '\'' || c == '\\':
+			b.WriteByte('\\')
+			fallthrough
+		default:
+			b.WriteByte(c)
+		}
+	}
+	b.WriteString("'")
+	return b.String()
+}
 
 // startInShell starts a command in its shell session.
 func (e *Exec) startInShell() error {
@@ -187,7 +213,7 @@ func (s *session) begin(e *Exec, files shellPipes) {
 		s.finish(exit{status: s.host.waitStatus(), at: time.Now()})
 		return
 	}
-	run := "builtin eval -- " + quote(e.spec.Cmd) + " 2>" + quote(files.err)
+	run := "builtin eval -- " + asciiQuote(e.spec.Cmd) + " 2>" + quote(files.err)
 	if last != 0 {
 		// $? is what the command before left. As the last of a list the command still
 		// heeds set -e, and what comes before it does not.

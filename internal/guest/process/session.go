@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,9 +34,11 @@ type session struct {
 	user  string
 	up    chan struct{} // closed once the shell was started
 	began time.Time
-	// untold is what the shell is told before its first command. Whoever's command runs
-	// may change it.
+	text  pipeEnds // through which the shell reads the texts of its commands; set before up is closed
+	// untold is what the shell is told before its first command, and told is closed once it
+	// was told what came last. Whoever's command runs may change them.
 	untold string
+	told   chan struct{}
 
 	mu       sync.Mutex
 	running  *Exec  // the command that runs, or is about to
@@ -50,8 +53,21 @@ type session struct {
 	commands []*Exec // those that may have processes, the running one among them
 }
 
+// pipeEnds are both ends of a named pipe, which the agent has open for as long as others are
+// to find it there: so nobody's opening of it ever waits.
+type pipeEnds struct{ r, w *os.File }
+
+func (p pipeEnds) close() {
+	if p.r != nil {
+		_ = p.r.Close()
+		_ = p.w.Close()
+	}
+}
+
 func newSession(t *Table, name string, e *Exec) *session {
-	return &session{name: name, table: t, running: e, up: make(chan struct{}), began: time.Now()}
+	told := make(chan struct{})
+	close(told)
+	return &session{name: name, table: t, running: e, up: make(chan struct{}), told: told, began: time.Now()}
 }
 
 func (s *session) isUp() bool {
@@ -139,34 +155,32 @@ func (s *session) start(e *Exec) error {
 	if err := os.MkdirAll(s.dir, 0o711); err != nil {
 		return noPipes(err)
 	}
-	err = s.makeFifo("text")
-	var status, keeper *os.File
+	var status pipeEnds
+	s.text.r, s.text.w, err = s.fifo("text")
 	if err == nil {
-		status, keeper, err = s.fifo("status")
+		status.r, status.w, err = s.fifo("status")
 	}
 	if err != nil {
-		s.removeDir()
+		s.end()
 		return noPipes(err)
 	}
 	if err := s.host.start(); err != nil {
-		status.Close()
-		keeper.Close()
-		s.removeDir()
+		status.close()
+		s.end()
 		return err
 	}
 	close(s.host.ready)
 	s.cwd = s.host.cwd
 	close(s.up)
 	if s.host.pid == 0 { // no bash: it has ended
-		status.Close()
-		keeper.Close()
-		s.removeDir()
+		status.close()
+		s.end()
 		return nil
 	}
 	t.mu.Lock()
 	t.lingering[s.host.id] = s.host // where processes are looked for, until none is left
 	t.mu.Unlock()
-	go s.serve(status, keeper)
+	go s.serve(status)
 	s.untold = prelude(s.dir)
 	return nil
 }
@@ -175,59 +189,52 @@ func noPipes(err error) error {
 	return hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox has no room for the pipes of a shell session")
 }
 
-func (s *session) removeDir() { _ = os.RemoveAll(s.dir) } // what cannot be removed is inside only
+// end removes the session's pipes. What is being told is told no further.
+func (s *session) end() {
+	s.text.close()
+	_ = os.RemoveAll(s.dir) // what cannot be removed is inside only
+}
 
 // tell has the shell run text with those redirections, and after it a line. It does not
-// wait: a shell that does not read is a hung one. What came before has been read, since the
-// command in it has ended.
+// wait: a shell that does not read is a hung one.
 //
 // A shell reads what it is typed byte by byte, with a system call for each, and what comes
-// from a named pipe in one piece: so it is typed no more than that it should look there.
+// from a named pipe in one piece: so it is typed no more than that it should look there. It
+// is told how much that is. The end of the pipe could not tell it: in gVisor's kernel a
+// writer that waits for a reader, and that a signal interrupts, has been there all the same
+// for a reader who comes just then, and who reads the end at once.
 func (s *session) tell(text, redirections, after string) {
-	read := readNext
+	read := readNext(len(text))
 	if s.untold != "" {
-		read = readText(s.dir)
 		text, s.untold = s.untold+text, ""
+		read = readText(s.dir, strconv.Itoa(len(text)))
 	}
 	lines := read + `; { eval "$__hutch"; }` + redirections + "\n" + after + "\n"
-	pipe := s.host.stdin.pipe
+	before, told := s.told, make(chan struct{})
+	s.told = told
+	// The command in what came before has ended. If it ended early, some was not read.
+	_ = s.text.w.SetWriteDeadline(time.Unix(1, 0))
 	go func() {
-		// What fails here fails because the shell has ended, which serve sees.
-		_, _ = pipe.WriteString(lines)
-		if f, err := os.OpenFile(s.dir+"/text", os.O_WRONLY|unix.O_NOFOLLOW, 0); err == nil { // once the shell has
-			_, _ = f.WriteString(text)
-			_ = f.Close()
+		defer close(told)
+		<-before
+		for buf := make([]byte, 4096); tryRead(s.text.r, buf) > 0; {
 		}
+		_ = s.text.w.SetWriteDeadline(time.Time{})
+		// What fails here fails because the shell has ended, which serve sees.
+		_, _ = s.host.stdin.pipe.WriteString(lines)
+		_, _ = s.text.w.WriteString(text)
 	}()
 }
 
-// end removes the session's pipes. Whoever waits for the shell to open one is released.
-func (s *session) end() {
-	fd, err := unix.Open(s.dir+"/text", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	s.removeDir() // while it is open: nobody begins to wait after this
-	if err == nil {
-		unix.Close(fd)
-	}
-}
-
-// makeFifo makes a named pipe for the session's user.
-func (s *session) makeFifo(name string) error {
+// fifo makes a named pipe for the session's user and opens both of its ends.
+func (s *session) fifo(name string) (r, w *os.File, err error) {
 	path := s.dir + "/" + name
 	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return fmt.Errorf("make pipe: %w", err)
+		return nil, nil, fmt.Errorf("make pipe: %w", err)
 	}
 	if err := unix.Chown(path, int(s.uid), int(s.gid)); err != nil {
-		return fmt.Errorf("give pipe to its user: %w", err)
+		return nil, nil, fmt.Errorf("give pipe to its user: %w", err)
 	}
-	return nil
-}
-
-// fifo makes a named pipe and opens both of its ends.
-func (s *session) fifo(name string) (r, w *os.File, err error) {
-	if err := s.makeFifo(name); err != nil {
-		return nil, nil, err
-	}
-	path := s.dir + "/" + name
 	const flags = unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	rd, err := unix.Open(path, unix.O_RDONLY|flags, 0)
 	if err != nil {
@@ -243,18 +250,17 @@ func (s *session) fifo(name string) (r, w *os.File, err error) {
 }
 
 // serve takes the shell's reports until it has ended.
-func (s *session) serve(status, keeper *os.File) {
+func (s *session) serve(status pipeEnds) {
 	defer s.end()
-	defer keeper.Close()
-	defer status.Close()
+	defer status.close()
 	go func() {
 		<-s.host.done
-		_ = status.SetReadDeadline(time.Unix(1, 0))
+		_ = status.r.SetReadDeadline(time.Unix(1, 0))
 	}()
 	var reports reportBuffer
 	buf := make([]byte, 4096)
 	for {
-		n, err := status.Read(buf)
+		n, err := status.r.Read(buf)
 		if err != nil {
 			break
 		}
@@ -262,7 +268,7 @@ func (s *session) serve(status, keeper *os.File) {
 	}
 	// What it reported right before its end is in the pipe.
 	for {
-		n := tryRead(status, buf)
+		n := tryRead(status.r, buf)
 		if n <= 0 {
 			break
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestReports(t *testing.T) {
@@ -57,10 +58,18 @@ func FuzzReports(f *testing.F) {
 }
 
 func TestQuote(t *testing.T) {
-	for _, s := range []string{"", "a b", "it's", "'''", "$x `y` \\ \"z\"", "line\nline\n", "ü 🙂 \xff"} {
-		out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "printf %s "+quote(s)).Output()
-		if err != nil || string(out) != s {
-			t.Errorf("%q came as %q, %v", s, out, err)
+	for _, s := range []string{
+		"", "a b", "it's", "'''", "$x `y` \\ \"z\"", "line\nline\n", "ü 🙂 \xff",
+		"ü it's $x `y` \\x41\\ \"z\" \x01\x7f\n?\x80\xff", "ü7", "ü''\\",
+	} {
+		for _, quoted := range []string{quote(s), asciiQuote(s)} {
+			out, err := exec.CommandContext(t.Context(), "/bin/bash", "-c", "printf %s "+quoted).Output()
+			if err != nil || string(out) != s {
+				t.Errorf("%q as %q came as %q, %v", s, quoted, out, err)
+			}
+		}
+		if strings.ContainsFunc(asciiQuote(s), func(r rune) bool { return r >= utf8.RuneSelf }) {
+			t.Errorf("%q is not ASCII", asciiQuote(s))
 		}
 	}
 }
