@@ -20,7 +20,7 @@ export HUTCH_EXE       ?= $(CURDIR)/bin/hutch
 BUILD_TEMPLATE = data=$$(mktemp -d); trap 'rm -rf "$$data"' EXIT; \
   bin/hutch template build --data-dir "$$data" --cache-dir $(HUTCH_CACHE_DIR)
 
-.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench fuzz base templates clean help
+.PHONY: build guest setup demo test test-unit test-sandbox check fmt lint bench soak fault fuzz base templates clean help
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,8 +47,9 @@ demo: build ## an agent's session, from an empty machine to the teardown
 	tools/setup demo
 	demo/run
 
+# The longest package is named first, so that it is started first.
 test: build templates ## every test there is, under the race detector
-	go test -race -timeout 25m ./...
+	go test -race -timeout 25m ./test/e2e ./...
 
 check: setup $(TOOLS)/gofumpt $(TOOLS)/golangci-lint ## what a reviewer's machine can see
 	@out="$$($(TOOLS)/gofumpt -l $$(git ls-files -co --exclude-standard '*.go'))"; \
@@ -68,10 +69,29 @@ $(TOOLS)/golangci-lint: tools/go.mod tools/go.sum
 bench: build base ## measure against the floor; raw results to docs/bench/, tables into docs/benchmarks.md
 	mkdir -p docs/bench
 	bin/hutch bench create --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/create.json
+	bin/hutch bench prepared --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/prepared.json
 	bin/hutch bench exec --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
 	bin/hutch bench files --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
 	bin/hutch bench terminals --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
-	bin/hutch bench report --into docs/benchmarks.md docs/bench/create.json docs/bench/exec.json docs/bench/files.json docs/bench/terminals.json
+	bin/hutch bench density -n 500 --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/density.json
+	bin/hutch bench creates --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/creates.json
+	bin/hutch bench disk --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/disk.json
+	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
+
+# The tables of the page, in this order: of the results that are there once the recipe gets here.
+FIGURES = $$(for b in create prepared exec files terminals creates density disk cycles; do \
+	  f=docs/bench/$$b.json; [ ! -e $$f ] || echo $$f; done)
+
+soak: build base ## 2,000 sandboxes made, used and ended, nothing may be left of; every test in its long form
+	mkdir -p docs/bench
+	bin/hutch bench cycles -n 2000 --concurrency 8 --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/cycles.json
+	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
+	HUTCH_SOAK=1 go test -race -timeout 3h ./...
+
+fault: build base ## a server killed at every failpoint, then ten minutes of chaos; raw results to docs/fault/
+	mkdir -p docs/fault
+	HUTCH_FAULT=$(CURDIR)/docs/fault/walk.json go test -race -count 1 -timeout 2h -run '^TestFaultWalk$$' ./test/e2e
+	bin/hutch chaos --for 10m --out docs/fault/chaos.json
 
 fuzz: ## every fuzz target for FUZZTIME each (default 30s)
 	tools/fuzz $${FUZZTIME:-30s}

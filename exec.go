@@ -99,14 +99,14 @@ type ExecResult struct {
 	Killed      []KilledProcess `json:"killed,omitempty"`       // what a stop found
 	LeftRunning []KilledProcess `json:"left_running,omitempty"` // children that outlived a normal end
 	Escalated   bool            `json:"escalated,omitempty"`    // TERM was not enough
-	LimitsHit   []string        `json:"limits_hit,omitempty"`   // "disk", "pids": limits met on the way
+	LimitsHit   []string        `json:"limits_hit,omitempty"`   // "disk", "memory", "pids": limits met on the way
 	Cwd         string          `json:"cwd,omitempty"`          // where the shell session is now
 	// ShellReplaced says that this command began in a new session, because the one before
 	// it had ended, and why: "exited", "killed", "hung".
 	ShellReplaced string        `json:"shell_replaced,omitempty"`
 	StartedAt     time.Time     `json:"started_at"`
 	EndedAt       time.Time     `json:"ended_at"`
-	CPU           time.Duration `json:"cpu"`         // as the guest measured it: a hint
+	CPU           time.Duration `json:"cpu"`         // of the sandbox's, its part by what the guest measured: a hint
 	PeakMemory    int64         `json:"peak_memory"` // bytes, as the guest measured it: a hint
 }
 

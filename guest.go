@@ -106,6 +106,7 @@ type Sample struct {
 	CPUs       int     // that it sees
 	CPUPercent float64 // of one CPU, averaged since the sample before
 	Memory     int64   // bytes charged by the host
+	WorkingSet int64   // of Memory, what the host could not take back by dropping file pages
 	MemoryMax  int64   // its limit
 	Disk       int64   // bytes
 	DiskMax    int64

@@ -16,6 +16,9 @@ type CreateSandbox struct {
 	Hostname    string         // a DNS label; empty = derived from the id
 	TTL         *time.Duration // nil = the default; 0 = the most the operator allows
 	IdleTimeout time.Duration  // 0 = none
+	Profile     Profile        // empty = the template's, else the project's
+	Lease       time.Duration  // 0 = it has no owner that must renew it
+	Budget      Budget
 	Access      Access
 }
 
@@ -111,7 +114,8 @@ type BuildRequest struct {
 
 	Username, Password string // for the registry; never stored
 	Resources          Resources
-	Force              bool // build although the result is there
+	Profile            Profile // of sandboxes that do not ask for one; empty = as it was
+	Force              bool    // build although the result is there
 }
 
 // AuditQuery asks for a project's audited calls, newest first.

@@ -2,6 +2,7 @@ package hutch
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -36,7 +37,29 @@ const (
 	EndUnstoppable SandboxEnd = "unstoppable"  // a command in it outlived every softer stop
 	EndCrashed     SandboxEnd = "crashed"      // its kernel or guest agent ended unasked
 	EndLost        SandboxEnd = "lost"         // found gone, or out of reach, after a restart
+	EndPidsLimit   SandboxEnd = "pids_limit"   // it ran into its cap of processes on the host
+	EndOwnerGone   SandboxEnd = "owner_gone"   // its owner's lease was not renewed
+	EndBudget      SandboxEnd = "budget"       // it used up its budget
+	EndSilent      SandboxEnd = "unresponsive" // its guest agent no longer answered
 )
+
+// Profile says how much the processes of a sandbox may do within it. What they may do to the
+// host is nothing, in each.
+type Profile string
+
+// The profiles.
+const (
+	// ProfileRoot lets commands be root inside: they install packages, mount, change
+	// everything but the shared image underneath.
+	ProfileRoot Profile = "root"
+	// ProfileLocked lets commands be ordinary users only, without capabilities or a way to
+	// gain any, on a system that is read-only but for the workspace, the user's home and
+	// temporary files.
+	ProfileLocked Profile = "locked"
+)
+
+// Valid reports whether p is a known profile.
+func (p Profile) Valid() bool { return p == ProfileRoot || p == ProfileLocked }
 
 // Resources is the size of a sandbox.
 type Resources struct {
@@ -64,26 +87,40 @@ type Sandbox struct {
 	Epoch      Epoch
 
 	Resources   Resources
+	Profile     Profile           // never empty once stored
 	Env         map[string]string // for every command; write-only through the API
 	Metadata    map[string]string
 	Defaults    ProcessDefaults // from the template
 	TTL         time.Duration   // as it holds: what was asked for, or the default
 	IdleTimeout time.Duration   // 0 = none
+	Lease       time.Duration   // what each renewal by its owner is good for; 0 = it has no owner
+	Budget      Budget
 
 	CreatedAt time.Time
 	StartedAt time.Time // zero until running
 	ExpiresAt time.Time // the instant it is killed; never zero once stored
 	ActiveAt  time.Time // last activity, for the idle timeout
+	LeasedTo  time.Time // it ends then unless its owner renews the lease; zero without one
 
-	EndReason SandboxEnd // empty until dead
+	EndReason SandboxEnd // empty until dead; while it is being killed, why, unless somebody asked for it
 	EndDetail string     // a sentence for the tenant; may be empty
 	EndedAt   time.Time
 
-	BootMode string        // "cold"
+	BootMode string        // BootCold or BootPrepared
 	Boot     time.Duration // create call to guest answering
 
 	Access Access
 }
+
+// What a sandbox's machine was when it was asked for.
+const (
+	BootCold     = "cold"     // not there: it was made for it
+	BootPrepared = "prepared" // booted ahead, and nobody's until then
+)
+
+// SecretMetadata reports whether the metadata of that key is set, found by, and never read
+// back.
+func SecretMetadata(key string) bool { return strings.HasPrefix(key, "secret.") }
 
 // Surface is the API that a sandbox was made through; it decides defaults that the APIs
 // do not share.
@@ -126,6 +163,7 @@ type Template struct {
 	Recipe    string // hash of what it was built from
 	Defaults  ProcessDefaults
 	Resources Resources // defaults for sandboxes made from it
+	Profile   Profile   // of sandboxes that do not ask for one; empty = the project's, else [ProfileRoot]
 	CreatedAt time.Time
 
 	Aliases     []string // other names it answers to; no two templates share one

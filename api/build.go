@@ -1,6 +1,10 @@
 package api
 
-import "time"
+import (
+	"time"
+
+	"hutch.dev/hutch"
+)
 
 // BuildTemplate is the body of POST /v1/templates/build, as JSON, as a form or as
 // multipart/form-data.
@@ -16,6 +20,9 @@ type BuildTemplate struct {
 	// SizeMB is the least size of a sandbox's disk: it raises the default, and never lowers it.
 	SizeMB *int `json:"size_mb,omitempty"`
 	Force  bool `json:"force,omitempty"` // build although the result is there
+	// Profile of sandboxes that do not ask for one, "root" or "locked". When left out, a
+	// template that exists keeps its own.
+	Profile hutch.Profile `json:"profile,omitempty"`
 
 	// Known from elsewhere and refused as unsupported.
 	Kernel     string `json:"kernel,omitempty"`

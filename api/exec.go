@@ -57,7 +57,7 @@ type ExecEnd struct {
 	Signal          string        `json:"signal,omitempty"`
 	Detail          string        `json:"detail,omitempty"` // a sentence: which limit, how large
 	DurationMS      int64         `json:"duration_ms"`
-	CPUMS           int64         `json:"cpu_ms"`
+	CPUMS           int64         `json:"cpu_ms"` // its part of what the host charged the sandbox for
 	PeakMemoryBytes int64         `json:"peak_memory_bytes"`
 	StartedAt       time.Time     `json:"started_at,omitzero"`
 	EndedAt         time.Time     `json:"ended_at,omitzero"`
@@ -70,9 +70,9 @@ type ExecEnd struct {
 	StderrCut       *StreamCut    `json:"stderr_cut,omitempty"`
 	Killed          []Process     `json:"killed,omitempty"`
 	LeftRunning     []Process     `json:"left_running,omitempty"`
-	Escalated       bool          `json:"escalated,omitempty"` // TERM was not enough
-	LimitsHit       []string      `json:"limits_hit,omitempty"`
-	Cwd             string        `json:"cwd,omitempty"` // where the shell session is now
+	Escalated       bool          `json:"escalated,omitempty"`  // TERM was not enough
+	LimitsHit       []string      `json:"limits_hit,omitempty"` // "disk", "pids", "memory": met without being the end
+	Cwd             string        `json:"cwd,omitempty"`        // where the shell session is now
 	// ShellReplaced says that the command began in a new shell session because the one
 	// before it had ended, and why: "exited", "killed" or "hung".
 	ShellReplaced string `json:"shell_replaced,omitempty"`

@@ -18,6 +18,7 @@ type Template struct {
 	DiskMB     int            `json:"disk_mb,omitempty"`
 	DiskTier   hutch.DiskTier `json:"disk_tier,omitempty"`
 	Pids       int            `json:"pids,omitempty"`
+	Profile    hutch.Profile  `json:"profile,omitempty"` // of sandboxes that do not ask for one; the project's when left out
 	User       string         `json:"user,omitempty"`
 	Cwd        string         `json:"cwd,omitempty"`
 	CreatedAt  time.Time      `json:"created_at"`

@@ -14,11 +14,14 @@ type CreateSandbox struct {
 	DiskMB             *int              `json:"disk_mb,omitempty"`              // cap of what it may write, MiB
 	DiskTier           hutch.DiskTier    `json:"disk_tier,omitempty"`            // "disk" (default) or "memory"
 	Pids               *int              `json:"pids,omitempty"`                 // most processes and threads at once
+	Profile            hutch.Profile     `json:"profile,omitempty"`              // "root" or "locked"; when left out the template's, else the project's, else "root"
 	Env                map[string]string `json:"env,omitempty"`                  // for every command; never read back
 	Metadata           map[string]string `json:"metadata,omitempty"`             // keys beginning "secret." are never read back
 	Hostname           string            `json:"hostname,omitempty"`             // a DNS label
 	TTLSeconds         *float64          `json:"ttl_seconds,omitempty"`          // 3600 when left out; 0 = the most the operator allows
 	IdleTimeoutSeconds *float64          `json:"idle_timeout_seconds,omitempty"` // 0 = none
+	LeaseSeconds       *float64          `json:"lease_seconds,omitempty"`        // it ends unless its owner renews within this; 10 s to a day, 0 = none
+	Budget             *Budget           `json:"budget,omitempty"`               // it is ended when it has used that up
 	PrivatePorts       bool              `json:"private_ports,omitempty"`        // who reaches its ports by name needs a token
 	MaskHost           string            `json:"mask_host,omitempty"`            // Host that servers inside are shown; "${PORT}" is the port
 
@@ -62,6 +65,7 @@ type Sandbox struct {
 	DiskMB             int               `json:"disk_mb"`
 	DiskTier           hutch.DiskTier    `json:"disk_tier"`
 	Pids               int               `json:"pids"`
+	Profile            hutch.Profile     `json:"profile"` // how much its commands may do within it
 	Hostname           string            `json:"hostname"`
 	Status             Status            `json:"status"`
 	State              hutch.State       `json:"state"`
@@ -75,11 +79,14 @@ type Sandbox struct {
 	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds"` // 0 = none
 	CreatedAt          time.Time         `json:"created_at"`           // whole seconds
 	StartedAt          time.Time         `json:"started_at,omitzero"`
-	ExpiresAt          time.Time         `json:"expires_at"`         // when it is killed
-	ActiveAt           time.Time         `json:"active_at,omitzero"` // last activity
+	ExpiresAt          time.Time         `json:"expires_at"`             // when it is killed
+	ActiveAt           time.Time         `json:"active_at,omitzero"`     // last activity
+	LeaseSeconds       float64           `json:"lease_seconds,omitzero"` // what a renewal is good for; absent = it has no owner
+	LeasedTo           time.Time         `json:"leased_to,omitzero"`     // it ends then unless its owner renews
 	EndedAt            time.Time         `json:"ended_at,omitzero"`
 	EndReason          hutch.SandboxEnd  `json:"end_reason,omitempty"`
 	EndDetail          string            `json:"end_detail,omitempty"`
+	Budget             *Budget           `json:"budget,omitempty"`
 	PrivatePorts       bool              `json:"private_ports,omitempty"`
 	MaskHost           string            `json:"mask_host,omitempty"`
 	SetupExecID        hutch.ExecID      `json:"setup_exec_id,omitempty"` // the command of setup; in the answer to the create
@@ -99,6 +106,8 @@ type Lifecycle struct {
 	IdleSeconds        float64   `json:"idle_seconds"`
 	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds"` // 0 = none
 	ExpiresAt          time.Time `json:"expires_at"`
+	LeaseSeconds       float64   `json:"lease_seconds,omitzero"` // what a renewal is good for; absent = it has no owner
+	LeasedTo           time.Time `json:"leased_to,omitzero"`     // it ends then unless its owner renews
 }
 
 // UpdateLifecycle is the body of PATCH /v1/sandboxes/{id}/lifecycle.

@@ -142,6 +142,20 @@ func TestWholeLife(t *testing.T) {
 	if l, err := c.Lifecycle(ctx, sb.ID); err != nil || l.TTLSeconds != 7200 {
 		t.Errorf("lifecycle: %+v, %v", l, err)
 	}
+	if _, err := c.Renew(ctx, sb.ID); !errors.Is(err, hutch.ErrInvalidState) {
+		t.Errorf("renew what has no lease: %v", err)
+	}
+	lease := 60.0
+	if owned, err := c.CreateSandbox(ctx, api.CreateSandbox{LeaseSeconds: &lease}); err != nil || owned.LeasedTo.IsZero() {
+		t.Errorf("create with a lease: %+v, %v", owned, err)
+	} else if l, err := c.Renew(ctx, owned.ID); err != nil || l.LeaseSeconds != 60 || l.LeasedTo.Before(owned.LeasedTo) {
+		t.Errorf("renew: %+v, %v", l, err)
+	}
+	for what, look := range map[string]func(context.Context) (api.Leaks, error){"look": c.Leaks, "sweep": c.SweepLeaks} {
+		if l, err := look(ctx); err != nil || len(l.Leaks)+len(l.Swept) != 0 {
+			t.Errorf("%s for leaks: %+v, %v", what, l, err)
+		}
+	}
 	if err := c.Pause(ctx, sb.ID); err != nil {
 		t.Error(err)
 	}

@@ -111,6 +111,26 @@ func (c *Client) Extend(ctx context.Context, id hutch.SandboxID, ttl time.Durati
 	return out, err
 }
 
+// Renew says that the owner of a sandbox that has a lease lives, which holds for the lease
+// from now. It is hutch.ErrSandboxGone once the lease has run out.
+func (c *Client) Renew(ctx context.Context, id hutch.SandboxID) (out api.Lifecycle, err error) {
+	// Without a key: each attempt renews anew, and there is nothing to keep of it.
+	err = c.do(ctx, call{method: http.MethodPost, path: pathOf("sandboxes", string(id), "renew")}, &out)
+	return out, err
+}
+
+// Leaks compares the server's records with what is on its host. It needs a key of scope admin.
+func (c *Client) Leaks(ctx context.Context) (out api.Leaks, err error) {
+	err = c.do(ctx, get(pathOf("leaks"), nil), &out)
+	return out, err
+}
+
+// SweepLeaks is Leaks, and removes what is left of sandboxes that are not on record.
+func (c *Client) SweepLeaks(ctx context.Context) (out api.Leaks, err error) {
+	err = c.do(ctx, change(http.MethodPost, pathOf("leaks", "sweep"), nil), &out)
+	return out, err
+}
+
 // Update changes metadata and access of a sandbox; what is left out of req stays.
 func (c *Client) Update(ctx context.Context, id hutch.SandboxID, req api.UpdateSandbox) (api.Sandbox, error) {
 	var out api.Sandbox

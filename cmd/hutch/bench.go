@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -32,7 +33,8 @@ import (
 
 func newBench() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure what a caller waits for, and the floor beneath it"}
-	c.AddCommand(newBenchCreate(), newBenchExec(), newBenchFiles(), newBenchTerminals(), newBenchReport())
+	c.AddCommand(newBenchCreate(), newBenchPrepared(), newBenchExec(), newBenchFiles(), newBenchTerminals(),
+		newBenchDensity(), newBenchCreates(), newBenchDisk(), newBenchCycles(), newBenchReport())
 	return c
 }
 
@@ -45,6 +47,11 @@ type benchConfig struct {
 	asJSON      bool
 	noKeepAlive bool
 	api         string // how the API is called, where it is not as usual
+	own         bool   // a server of its own is needed
+	prepare     int    // machines that it keeps ready
+	inside      bool   // the server runs in this process
+	strict      bool   // what is not held is an error
+	progressOf  int    // how many steps there are, where it is not the number of runs
 }
 
 // measurement is one of the benchmarks of package bench.
@@ -106,11 +113,16 @@ func (cfg *benchConfig) flags(c *cobra.Command, n int, limit time.Duration) {
 	f.IntVar(&s.MemoryMB, "memory", 0, "memory in MiB (default: the template's)")
 	f.BoolVar(&s.Baseline, "baseline", false, "measure the floor too, in turn")
 	f.DurationVar(&s.Limit, "limit", limit, "end early after this time")
+	f.StringVar(&cfg.url, "url", os.Getenv(cli.EnvURL), "measure this server, with the key in "+cli.EnvKey+", instead of one of its own")
+	f.BoolVar(&cfg.noKeepAlive, "no-keep-alive", false, "a new connection for every call")
+	cfg.outputFlags(c)
+}
+
+func (cfg *benchConfig) outputFlags(c *cobra.Command) {
+	f := c.Flags()
 	f.BoolVar(&cfg.asJSON, "json", false, "print the raw results as JSON")
 	f.StringVar(&cfg.out, "out", "", "also write the raw results to this file")
-	f.StringVar(&cfg.url, "url", os.Getenv(cli.EnvURL), "measure this server, with the key in "+cli.EnvKey+", instead of one of its own")
 	f.StringVar(&cfg.cacheDir, "cache-dir", defaultCacheDir(), "where root images are kept")
-	f.BoolVar(&cfg.noKeepAlive, "no-keep-alive", false, "a new connection for every call")
 }
 
 // defaultCacheDir is where root images are, unless told otherwise: where a server of this
@@ -141,14 +153,26 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 	guestDir, srv := dir, bench.Server{URL: cfg.url, Key: os.Getenv(cli.EnvKey), HTTP: cfg.httpClient()}
 	if srv.URL == "" {
 		var s *ownServer
-		if s, err = startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir); err != nil {
+		if cfg.inside {
+			s, err = startServerInside(ctx, filepath.Join(dir, "data"), cfg.cacheDir)
+		} else {
+			s, err = startOwnServer(ctx, filepath.Join(dir, "data"), cfg.cacheDir, "--prepare", strconv.Itoa(cfg.prepare))
+		}
+		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.close(ctx)) }()
-		guestDir, srv.URL, srv.Key, srv.PID = filepath.Join(s.dir, "guest"), s.url, s.key, s.cmd.Process.Pid
+		guestDir, srv.URL, srv.Key, srv.PID = filepath.Join(s.dir, "guest"), s.url, s.key, s.pid
 		cond.RecordsFS = bench.FileSystem(s.dir)
+		if srv.Host, err = hostOf(ctx, s, cfg.cacheDir); err != nil {
+			return err
+		}
 	}
-	if srv.API, err = apiclient.New(srv.URL, cfg.clientOptions(srv.Key)...); err != nil {
+	opts := cfg.clientOptions(srv.Key)
+	if cfg.inside { // where connections are looked for afterwards, they must be ours to close
+		opts = append(opts, apiclient.WithHTTPClient(srv.HTTP))
+	}
+	if srv.API, err = apiclient.New(srv.URL, opts...); err != nil {
 		return err
 	}
 	var floor *bench.Floor
@@ -159,7 +183,7 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 		}
 		defer func() { err = errors.Join(err, done(ctx)) }()
 	}
-	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.settings.N)
+	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.steps())
 	rep, err := measure(ctx, cfg.settings, srv, floor, progress)
 	hide()
 	if rep == nil {
@@ -167,14 +191,30 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 	}
 	cond.LoadAfter = bench.LoadAverage()
 	rep.Conditions = cond
-	return errors.Join(err, cfg.print(cmd.OutOrStdout(), rep))
+	return errors.Join(err, cfg.print(cmd.OutOrStdout(), rep), cfg.verdict(rep))
+}
+
+// steps is how many steps of progress there are.
+func (cfg *benchConfig) steps() int {
+	switch {
+	case cfg.progressOf > 0:
+		return cfg.progressOf
+	case len(cfg.settings.Tiers) > 0:
+		return cfg.settings.N * len(cfg.settings.Tiers)
+	}
+	return cfg.settings.N
 }
 
 func (cfg *benchConfig) check() error {
 	s := cfg.settings
 	switch {
-	case s.N < 1 || s.Warmup < 0 || s.Parallel < 1 || s.Transfer < 0 || s.Limit <= 0:
+	case s.N >= 1 && s.Warmup >= 0 && s.Parallel >= 1 && s.Transfer >= 0 && s.Limit > 0:
+	case cfg.own:
+		return errors.New("-n, --concurrency and --limit must be at least 1, --warmup at least 0")
+	default:
 		return errors.New("--runs, --parallel and --limit must be at least 1, --warmup and --transfers at least 0")
+	}
+	switch {
 	case s.Transfer > 0 && s.Bytes <= int64(hutch.DefaultOutputBytes):
 		return fmt.Errorf("--bytes must be more than %d, the output budget: less is no transfer", hutch.DefaultOutputBytes)
 	case cfg.url != "" && os.Getenv(cli.EnvKey) == "":
@@ -188,9 +228,15 @@ func (cfg *benchConfig) describe(c *bench.Conditions, clock string) {
 	c.Hutch, c.GVisor, c.Clock = buildVersion, version.Version(), clock
 	c.Cgroups = cgroupVersion()
 	c.Start = "cold: gVisor boots the root image; nothing is restored or kept warm"
+	if cfg.prepare > 0 {
+		c.Start = "prepared: gVisor has booted the root image, and the guest agent runs, before anybody asks; the floor's machine stands, and boots on the clock"
+	}
 	c.Image = "on the local disk, in the page cache after the warm-up"
 	c.Link = "included: a socket pair into a user-space stack that refuses everything; hutch's is served by its gateway process, the floor's in the bench's own"
 	c.Server = "of the bench's own: this binary, started for it"
+	if cfg.inside {
+		c.Server = "of the bench's own, in its process"
+	}
 	c.Records = "included: SQLite, WAL, synchronous=FULL"
 	if cfg.url != "" {
 		c.Remote, c.Server, c.Records, c.RecordsFS = true, cfg.url, "included, as that server keeps them", ""
@@ -310,51 +356,4 @@ func benchProgress(w io.Writer, n int) (progress func(done int), hide func()) {
 		progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionSetDescription("measuring"), progressbar.OptionShowCount())
 	return func(done int) { _ = bar.Set(done) }, func() { _ = bar.Finish() }
-}
-
-func newBenchReport() *cobra.Command {
-	var page string
-	c := &cobra.Command{
-		Use:   "report FILE...",
-		Short: "Make tables of raw results",
-		Long: "Checks that each file's summary is what its runs come to, and prints tables in\n" +
-			"Markdown. With --into they are put into a page, in place of those that are there.",
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var figures bytes.Buffer
-			for _, name := range args {
-				if err := reportFile(name, &figures); err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-			}
-			if page == "" {
-				_, err := figures.WriteTo(cmd.OutOrStdout())
-				return err
-			}
-			old, err := os.ReadFile(page)
-			if err != nil {
-				return err
-			}
-			text, err := bench.IntoPage(string(old), figures.String())
-			if err != nil {
-				return fmt.Errorf("%s: %w", page, err)
-			}
-			return atomicfile.Write(page, []byte(text), 0o644)
-		},
-	}
-	c.Flags().StringVar(&page, "into", "", "page to put the tables into")
-	return c
-}
-
-func reportFile(name string, w io.Writer) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	rep, err := bench.Read(f)
-	if err != nil {
-		return err
-	}
-	return rep.Markdown(w)
 }

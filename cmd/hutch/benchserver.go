@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +28,8 @@ const (
 	ownServerTimeout = time.Minute
 	// pollEvery is how often a server that starts or ends is looked at.
 	pollEvery = 25 * time.Millisecond
+	// logName is the file of a server's log, in its data directory.
+	logName = "serve.log"
 )
 
 // ownServer is a `hutch serve` of this binary, with a data directory of its own, that is
@@ -33,14 +37,26 @@ const (
 type ownServer struct {
 	dir      string // data directory
 	url, key string
-	cmd      *exec.Cmd
+	pid      int
+	stop     func() error // asks it to end
+	kill     func() error // ends it without asking; nil = nothing can
 	exited   chan struct{}
 	err      error // how it ended, once exited is closed
 }
 
+// serveArgs are the arguments of a server that is measured: it takes as many sandboxes as
+// it is asked for, since those that idle have little of the memory they may have.
+func serveArgs(dir, cacheDir string) []string {
+	return []string{
+		"--data-dir", dir, "--cache-dir", cacheDir, "--listen", "127.0.0.1:0",
+		"--max-sandboxes", strconv.Itoa(2 * maxCrowd), "--overcommit", "1000",
+		"--prepare", "0", // a start is cold where nothing else is said
+	}
+}
+
 // startOwnServer starts a server on a free port of the loopback interface and returns
-// once it is ready. If it fails, nothing of it is left but dir.
-func startOwnServer(ctx context.Context, dir, cacheDir string) (_ *ownServer, err error) {
+// once it is ready. More are arguments that it is given as well. If it fails, nothing of it is left but dir.
+func startOwnServer(ctx context.Context, dir, cacheDir string, more ...string) (*ownServer, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -48,31 +64,64 @@ func startOwnServer(ctx context.Context, dir, cacheDir string) (_ *ownServer, er
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "serve.log"))
+	log, err := os.Create(filepath.Join(dir, logName))
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
 	s := &ownServer{dir: dir, exited: make(chan struct{})}
 	// It is not killed with ctx: it is asked to end, after its sandboxes.
-	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), exe, "serve", "--data-dir", dir, "--cache-dir", cacheDir, "--listen", "127.0.0.1:0")
-	s.cmd.Stderr = log
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, slices.Concat([]string{"serve"}, serveArgs(dir, cacheDir), more)...)
+	cmd.Stderr = log
 	// A Ctrl-C is for us alone: the server is ended when its sandboxes are.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := s.cmd.Start(); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start a server: %w", err)
 	}
+	s.pid, s.kill = cmd.Process.Pid, cmd.Process.Kill
+	s.stop = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	go func() {
-		s.err = s.cmd.Wait()
+		s.err = cmd.Wait()
 		close(s.exited)
 	}()
+	return s, s.await(ctx)
+}
+
+// startServerInside is the same with the server in this process, where its heap can be
+// looked at. Its companions are processes of their own, as always.
+func startServerInside(ctx context.Context, dir, cacheDir string) (*ownServer, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, logName))
+	if err != nil {
+		return nil, err
+	}
+	// The command itself, so that it is the same server, with the same defaults.
+	serve := newServe()
+	serve.SetArgs(serveArgs(dir, cacheDir))
+	serve.SetErr(log)
+	serve.SilenceErrors, serve.SilenceUsage = true, true
+	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &ownServer{dir: dir, pid: os.Getpid(), exited: make(chan struct{})}
+	s.stop = func() error { stop(); return nil }
+	go func() {
+		defer close(s.exited)
+		s.err = errors.Join(serve.ExecuteContext(sctx), log.Close())
+	}()
+	return s, s.await(ctx)
+}
+
+// await returns once the server is ready. If that does not come true nothing of it is left.
+func (s *ownServer) await(ctx context.Context) error {
 	sctx, cancel := context.WithTimeoutCause(ctx, ownServerTimeout, errors.New("it did not get ready in time"))
 	defer cancel()
 	if err := poll(sctx, s.ready); err != nil {
 		err = fmt.Errorf("start a server: %w%s", err, s.lastWords())
-		return nil, errors.Join(err, s.close(ctx))
+		return errors.Join(err, s.close(ctx))
 	}
-	return s, nil
+	http.DefaultClient.CloseIdleConnections() // which is none of the server's
+	return nil
 }
 
 // ready asks the server whether it is, and learns its address and key.
@@ -105,7 +154,7 @@ func (s *ownServer) ready(ctx context.Context) (bool, error) {
 
 // lastWords is the end of the server's log, for whoever must know why it did not work.
 func (s *ownServer) lastWords() string {
-	b, err := os.ReadFile(filepath.Join(s.dir, "serve.log"))
+	b, err := os.ReadFile(filepath.Join(s.dir, logName))
 	if err != nil || len(b) == 0 {
 		return ""
 	}
@@ -118,15 +167,18 @@ func (s *ownServer) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), ownServerTimeout, errors.New("it did not end in time"))
 	defer cancel()
 	errs := []error{s.killSandboxes(ctx)}
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err == nil {
+	if err := s.stop(); err == nil {
 		select {
 		case <-s.exited:
 			if s.err != nil {
 				errs = append(errs, fmt.Errorf("the server ended: %w%s", s.err, s.lastWords()))
 			}
 		case <-ctx.Done():
-			errs = append(errs, context.Cause(ctx), s.cmd.Process.Kill())
-			<-s.exited
+			errs = append(errs, context.Cause(ctx))
+			if s.kill != nil {
+				errs = append(errs, s.kill())
+				<-s.exited
+			}
 		}
 	}
 	if k, err := keeper.Dial(ctx, s.dir); err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/x/backoff"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -133,9 +134,11 @@ func (c *companion[C]) run(ctx context.Context) error {
 			c.get().Close() // of a process that died, hung, or could not be given what the old one held
 			err := c.open(ctx)
 			if err == nil {
+				failpoint.At(failpoint.CompanionEmpty)
 				err = c.refill(ctx)
 			}
 			if err == nil {
+				failpoint.At(failpoint.CompanionFilled)
 				c.setDown(nil)
 				break
 			}

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,7 +37,7 @@ func newDoctor() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			env := doctor.Local()
 			env.DataDir, env.CacheDir, env.Probe = cfg.dataDir, cfg.imageDir(), probe
-			if !serves(cfg.dataDir) {
+			if running, err := served(cfg.dataDir); err == nil && !running { // else its port is taken, as it should be
 				env.Listen = []string{cfg.listen}
 			}
 			checks := doctor.Run(cmd.Context(), env)
@@ -61,16 +59,6 @@ func newDoctor() *cobra.Command {
 	f.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "address the server will listen on")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
-}
-
-// serves reports whether a server may be at work in a data directory, and its address taken
-// for that reason.
-func serves(dataDir string) bool {
-	lock, err := lockDir(dataDir)
-	if err == nil {
-		_ = lock.Close()
-	}
-	return err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // probe starts a sandbox of nothing but the guest agent, greets it, and ends it.

@@ -30,8 +30,8 @@ func (s *server) Ready(ctx context.Context) error {
 func (s *server) handler(ln net.Addr) (h http.Handler, close func()) {
 	domain := s.publicDomain(ln)
 	native := httpapi.New(httpapi.Config{Build: buildInfo(), MaxUpload: s.cfg.maxUpload}, httpapi.Services{
-		Sandboxes: s.control, Pausing: s.control, Execs: s.control, ExecControl: s.control,
-		Guests: s.control, Settings: s.control, Meter: s.control, Logs: s.control,
+		Sandboxes: s.control, Prepared: s.control, Pausing: s.control, Execs: s.control, ExecControl: s.control,
+		Guests: s.control, Settings: s.control, Leases: s.control, Leaks: s.control, Meter: s.control, Billing: s.control, Logs: s.control,
 		Templates: s.control, Builds: s.control, Audit: s.control,
 		Keys: keysPort{s.keys}, Events: s.control, Health: s,
 		Auth: s.keys, Idempotency: s.store, Metrics: s.metrics,

@@ -21,8 +21,12 @@ import (
 // buildVersion is set by the build.
 var buildVersion = "dev"
 
-// dbFile is the server's records in the data directory.
-const dbFile = "hutch.db"
+// Files in the data directory.
+const (
+	dbFile      = "hutch.db"   // the server's records
+	lockFile    = "serve.lock" // locked while a server works there
+	guestImages = "guest"      // directory of the guest agents' images
+)
 
 func main() {
 	maybeRunsc()
@@ -40,7 +44,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
-	root.AddCommand(newServe(), newKeeper(), newEgress(), newDoctor(), newBench())
+	root.AddCommand(mayDie(newServe()), mayDie(newKeeper()), mayDie(newEgress()), newDoctor(), newLeaks(), newBench(), newChaos())
 	env := cli.OSEnv(buildInfo())
 	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)

@@ -38,6 +38,22 @@ func (k keeperPort) Delete(ctx context.Context, id hutch.SandboxID) error {
 	return k.call(ctx, func(c *keeper.Client) error { return c.Delete(ctx, id) })
 }
 
+func (k keeperPort) List(ctx context.Context) ([]hutch.Trace, error) {
+	return listKept(ctx, k.get())
+}
+
+// listKept names what a keeper stores, as traces.
+func listKept(ctx context.Context, c *keeper.Client) ([]hutch.Trace, error) {
+	all, err := c.List(ctx)
+	out := make([]hutch.Trace, 0, len(all))
+	for _, e := range all {
+		t := hutch.Trace{Kind: hutch.TraceKeeper, Name: string(e.Name), Sandbox: e.Name}
+		t.Noted = !e.KilledAt.IsZero() || !e.ExitedAt.IsZero()
+		out = append(out, t)
+	}
+	return out, err
+}
+
 // egressPort is the gateway as the node wants it.
 type egressPort struct{ *companion[*egress.Client] }
 
@@ -47,6 +63,20 @@ func (p egressPort) Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoc
 
 func (p egressPort) Detach(ctx context.Context, id hutch.SandboxID) error {
 	return p.call(ctx, func(c *egress.Client) error { return c.Detach(ctx, id) })
+}
+
+func (p egressPort) List(ctx context.Context) ([]hutch.Trace, error) {
+	return listLinks(ctx, p.get())
+}
+
+// listLinks names what a gateway serves, as traces.
+func listLinks(ctx context.Context, c *egress.Client) ([]hutch.Trace, error) {
+	all, err := c.List(ctx)
+	out := make([]hutch.Trace, 0, len(all))
+	for _, l := range all {
+		out = append(out, hutch.Trace{Kind: hutch.TraceLink, Name: string(l.Name), Sandbox: l.Name, Since: l.Since})
+	}
+	return out, err
 }
 
 // keysPort is the keys as the API wants them.

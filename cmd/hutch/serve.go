@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,9 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/auth"
@@ -35,101 +29,13 @@ import (
 	"hutch.dev/hutch/internal/store/sqlite"
 	"hutch.dev/hutch/internal/template"
 	"hutch.dev/hutch/internal/x/atomicfile"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
-// drainTimeout is how long requests under way get when the server is told to stop. Waits
-// and streams are ended at once, to be taken up again; creates and kills are finished.
+// drainTimeout is how long a server that is told to stop takes to end at the most. First
+// creates are refused and those under way finished, while everything else goes on; then waits
+// and streams are ended, to be taken up again, and what remains, such as a kill, is finished.
 const drainTimeout = 30 * time.Second
-
-// serveConfig is what `hutch serve` is told.
-type serveConfig struct {
-	dataDir  string
-	listen   string
-	domain   string // names of sandboxes are below it; empty = localhost with the port
-	cacheDir string // of root images; empty = below dataDir
-	jsonLog  bool
-	// maxUpload is the largest file or archive that one call may send, in bytes; 0 = any.
-	maxUpload int64
-	control   control.Config
-	recipes   string // directory of further recipes
-	builds    template.ServiceConfig
-}
-
-func newServe() *cobra.Command {
-	var cfg serveConfig
-	c := &cobra.Command{
-		Use:   "serve",
-		Short: "Run the whole platform on this machine",
-		Long: "Runs control plane, node agent and edge in this process, with the keeper and the\n" +
-			"egress gateway as processes of their own that outlive it. Stopping or killing it\n" +
-			"costs running sandboxes nothing: the next start takes them over.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
-			// the guest likes; what is worth knowing is in the errors of the calls.
-			stdlog.SetOutput(io.Discard)
-			if err := cfg.check(); err != nil {
-				return err
-			}
-			log := obs.NewLogger(cmd.ErrOrStderr(), cfg.jsonLog, slog.LevelInfo)
-			s, err := newServer(cmd.Context(), cfg, log)
-			if err != nil {
-				return err
-			}
-			return s.run(cmd.Context())
-		},
-	}
-	f := c.Flags()
-	f.StringVar(&cfg.dataDir, "data-dir", defaultDataDir(), "where records, images and sandboxes are kept")
-	f.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "address to serve on; port 0 takes a free one")
-	f.StringVar(&cfg.domain, "domain", "", "public domain, with its port, below which sandboxes' ports have names (default: localhost and the port served on)")
-	f.StringVar(&cfg.cacheDir, "cache-dir", os.Getenv(rootfs.DirEnv), "where root images are kept (default: in the data directory)")
-	f.BoolVar(&cfg.jsonLog, "log-json", false, "log JSON objects instead of text")
-	f.DurationVar(&cfg.control.DefaultTTL, "default-ttl", time.Hour, "time to live of a sandbox that asks for none")
-	f.DurationVar(&cfg.control.MaxTTL, "max-ttl", 24*time.Hour, "longest time to live")
-	f.DurationVar(&cfg.control.Retention, "retention", 24*time.Hour, "how long ended sandboxes and their commands are remembered")
-	f.DurationVar(&cfg.control.AuditFor, "audit-retention", 30*24*time.Hour, "how long audited calls are remembered")
-	f.IntVar(&cfg.control.MaxSandboxes, "max-sandboxes", 1000, "most sandboxes alive at once")
-	f.Int64Var(&cfg.maxUpload, "max-upload", 0, "largest file or archive that one call may send, in bytes; 0 is any")
-	f.StringVar(&cfg.recipes, "recipes", "", "directory of further recipes that templates can be built from, NAME.yaml each")
-	f.StringVar(&cfg.builds.CAFile, "registry-ca", "", "file of certificates to trust at registries of images besides the machine's")
-	f.BoolVar(&cfg.builds.Insecure, "registry-insecure", false, "accept registries without TLS, or with any certificate")
-	f.BoolVar(&cfg.builds.MachineLogin, "registry-login", false, "let builds use what docker login left on this machine")
-	return c
-}
-
-// check refuses limits that are none: 0 would be taken for the usual one.
-func (c serveConfig) check() error {
-	for _, f := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"default-ttl", c.control.DefaultTTL},
-		{"max-ttl", c.control.MaxTTL},
-		{"retention", c.control.Retention},
-		{"audit-retention", c.control.AuditFor},
-	} {
-		if f.value <= 0 {
-			return fmt.Errorf("--%s %s: must be longer than nothing", f.flag, f.value)
-		}
-	}
-	switch {
-	case c.control.MaxSandboxes < 1:
-		return fmt.Errorf("--max-sandboxes %d: must be at least 1", c.control.MaxSandboxes)
-	case c.maxUpload < 0:
-		return fmt.Errorf("--max-upload %d: must not be negative; 0 is any size", c.maxUpload)
-	}
-	return nil
-}
-
-// imageDir is where root images are: the cache, where one is named, so that several data
-// directories of one machine share what was built once.
-func (c serveConfig) imageDir() string {
-	if c.cacheDir != "" {
-		return c.cacheDir
-	}
-	return c.dataDir
-}
 
 // server is everything `hutch serve` runs.
 type server struct {
@@ -143,6 +49,7 @@ type server struct {
 	egress  *companion[*egress.Client]
 	control *control.Control
 	rt      *gvisor.Runtime
+	builder *template.Builder
 	node    *node.Node
 	metrics *obs.Metrics
 	reg     *prometheus.Registry
@@ -162,9 +69,13 @@ func newServer(ctx context.Context, cfg serveConfig, log *slog.Logger) (_ *serve
 	if s.lock, err = lockDir(cfg.dataDir); err != nil {
 		return nil, err
 	}
+	if err := removeHalfWritten(cfg.dataDir, filepath.Join(cfg.dataDir, guestImages)); err != nil {
+		return nil, err
+	}
 	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.dataDir, dbFile)); err != nil {
 		return nil, err
 	}
+	failpoint.At(failpoint.ServeRecordsOpen)
 	s.keys = auth.New(s.store, time.Now)
 	if s.tokens, err = auth.OpenSandboxTokens(ctx, s.store); err != nil {
 		return nil, err
@@ -172,6 +83,7 @@ func newServer(ctx context.Context, cfg serveConfig, log *slog.Logger) (_ *serve
 	if err := s.openCompanions(ctx); err != nil {
 		return nil, err
 	}
+	failpoint.At(failpoint.ServeCompanionsUp)
 	if err := s.openNode(); err != nil {
 		return nil, err
 	}
@@ -229,11 +141,11 @@ func (s *server) openCompanions(ctx context.Context) error {
 }
 
 func (s *server) openNode() error {
-	guestDir := filepath.Join(s.cfg.dataDir, "guest")
-	if err := os.MkdirAll(guestDir, 0o700); err != nil {
+	dir := filepath.Join(s.cfg.dataDir, guestImages)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	guest, _, err := guestimage.Write(guestDir)
+	guest, _, err := guestimage.Write(dir)
 	if err != nil {
 		return err
 	}
@@ -242,20 +154,23 @@ func (s *server) openNode() error {
 	if err != nil {
 		return err
 	}
-	s.rt = gvisor.New(gvisor.Config{
-		StateDir: filepath.Join(s.cfg.dataDir, "run"), Exe: exe, CgroupParent: cgroupParent(s.cfg.dataDir), Log: s.log,
-	})
+	s.rt = gvisor.New(s.cfg.isolator(exe, s.log))
 	s.metrics = obs.New(s.reg, func() int { return s.node.Count() })
 	builds := builderConfig(s.cfg.imageDir())
 	builds.Recipes = s.cfg.recipes
-	s.cfg.control.Builder = template.NewService(template.New(builds, images, s.log), s.cfg.builds)
+	builder := template.New(builds, images, s.log)
+	s.builder = builder
+	s.cfg.control.Builder = template.NewService(builder, s.cfg.builds)
 	if filepath.Clean(s.cfg.imageDir()) == filepath.Clean(s.cfg.dataDir) { // else others may share them
 		s.cfg.control.Images = imagesPort{images}
 	}
+	s.cfg.control.HostMemory = hostMemory
+	s.cfg.control.ProjectMilliCPU = s.cfg.projectCPUs * 1000
 	s.control = control.New(s.cfg.control, s.store, s.metrics, s.log)
-	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log},
+	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log, Temp: s.cfg.leftovers(builder), EndSilent: s.cfg.silence()},
 		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
 	s.control.Attach(s.node)
+	obs.Prepared(s.reg, func() int { return len(s.node.Prepared()) })
 	return nil
 }
 
@@ -269,12 +184,15 @@ func (s *server) adminKey(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the first key: %w", err)
 	}
+	failpoint.At(failpoint.ServeKeyOnRecord)
 	return atomicfile.Write(path, []byte(plain+"\n"), 0o600)
 }
 
-// run serves until ctx ends, then lets go of the sandboxes and returns.
-func (s *server) run(ctx context.Context) error {
+// run serves until told ends, then lets go of the sandboxes and returns.
+func (s *server) run(told context.Context) error {
 	defer s.close()
+	ctx, stop := context.WithCancel(context.WithoutCancel(told))
+	defer stop()
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.cfg.listen, err)
@@ -283,6 +201,7 @@ func (s *server) run(ctx context.Context) error {
 	if err := atomicfile.Write(addrFile, []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.ServeListening)
 	g, ctx := errgroup.WithContext(ctx)
 	// What is finished while the server drains needs the companions still.
 	drained, endCompanions := context.WithCancel(context.WithoutCancel(ctx))
@@ -297,15 +216,24 @@ func (s *server) run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		<-ctx.Done()
+		select {
+		case <-told.Done():
+		case <-ctx.Done(): // something failed
+		}
 		defer endCompanions()
 		// First of all: whoever listens there next must not be taken for this server.
 		if err := os.Remove(addrFile); err != nil {
 			s.log.Warn("the address of this server could not be removed", "error", err)
 		}
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		failpoint.At(failpoint.ServeUnlisted)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		if err := srv.Shutdown(sctx); err != nil {
+		s.log.Info("stopping: no more sandboxes are made; those that run go on")
+		if err := s.control.Drain(last); err != nil {
+			s.log.Warn("a create is cut off", "op", "drain", "error", err)
+		}
+		stop() // waits and streams hear of it
+		if err := srv.Shutdown(last); err != nil {
 			return srv.Close()
 		}
 		return nil
@@ -314,6 +242,7 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.egress.run(drained) })
 	g.Go(func() error { return s.node.Run(ctx) })
 	g.Go(func() error {
+		s.builder.Sweep() // what the last run was building is on record as failed by now, or will be
 		if err := s.control.Recover(ctx); err != nil {
 			return fmt.Errorf("take over the sandboxes of the last run: %w", err)
 		}
@@ -329,6 +258,7 @@ func (s *server) close() {
 		empty := s.node.Count() == 0
 		s.node.Close()
 		s.control.Close()
+		failpoint.At(failpoint.ServeLetGo)
 		if empty {
 			if err := s.rt.Close(); err != nil {
 				s.log.Warn("the isolator left something", "error", err)
@@ -343,28 +273,4 @@ func (s *server) close() {
 	if s.lock != nil {
 		_ = s.lock.Close()
 	}
-}
-
-// cgroupParent names the control groups of a data directory's sandboxes. It is the same
-// after a restart, and another for another directory: a server takes what is in its groups
-// and not in its records for remains, and removes it.
-func cgroupParent(dataDir string) string {
-	if abs, err := filepath.Abs(dataDir); err == nil {
-		dataDir = abs
-	}
-	sum := sha256.Sum256([]byte(dataDir))
-	return "hutch-" + hex.EncodeToString(sum[:6])
-}
-
-// lockDir makes sure that one server works in a data directory. The lock goes with the process.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "serve.lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("another hutch serve works in %s: stop it, or choose another --data-dir", dir)
-	}
-	return f, nil
 }

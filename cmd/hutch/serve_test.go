@@ -42,22 +42,22 @@ func TestServeRefusesLimitsThatAreNone(t *testing.T) {
 // The doctor looks at the address on a fresh machine too, but not while a server has it.
 func TestDoctorKnowsWhetherAServerWorks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	if serves(dir) {
-		t.Error("a server works in a directory that is not there")
+	if yes, err := served(dir); yes || err != nil {
+		t.Errorf("a server works in a directory that is not there, or %v", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if serves(dir) {
-		t.Error("a server works in an empty directory")
+	if yes, err := served(dir); yes || err != nil {
+		t.Errorf("a server works in an empty directory, or %v", err)
 	}
 	lock, err := lockDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	if !serves(dir) {
-		t.Error("no server works in a directory that is locked")
+	if yes, err := served(dir); !yes || err != nil {
+		t.Errorf("no server works in a directory that is locked, or %v", err)
 	}
 }
 

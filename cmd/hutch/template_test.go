@@ -99,12 +99,12 @@ func layoutOf(t *testing.T, content string) string {
 
 func TestTemplateBuildFromAnImage(t *testing.T) {
 	w := newWorkshop(t)
-	out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v1", "--cpu", "0.5", "--memory", "200", "--disk", "99")
+	out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v1", "--cpu", "0.5", "--memory", "200", "--disk", "99", "--profile", "locked")
 	got, err := w.template("app-v1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Name != "app" || got.Defaults.User != "7" || got.Resources.MilliCPU != 500 || got.Resources.MemoryMB != 200 || got.Resources.DiskMB != 99 || !w.hasImage(got.Image) {
+	if got.Name != "app" || got.Defaults.User != "7" || got.Resources.MilliCPU != 500 || got.Resources.MemoryMB != 200 || got.Resources.DiskMB != 99 || got.Profile != hutch.ProfileLocked || !w.hasImage(got.Image) {
 		t.Errorf("template %+v", got)
 	}
 	for _, want := range []string{"app: unpack", "template app built in", got.Image, "from oci layout sha256:"} {
@@ -116,8 +116,8 @@ func TestTemplateBuildFromAnImage(t *testing.T) {
 	if out := w.must("build", "--oci", layoutOf(t, "1"), "--name", "app", "--alias", "app-v2"); !strings.Contains(out, "was built already") {
 		t.Errorf("again: %s", out)
 	}
-	if got, err = w.template("prod"); err != nil || !slices.Equal(got.Aliases, []string{"app-v1", "prod", "app-v2"}) {
-		t.Errorf("built again, it answers to %v, %v", got.Aliases, err)
+	if got, err = w.template("prod"); err != nil || !slices.Equal(got.Aliases, []string{"app-v1", "prod", "app-v2"}) || got.Profile != hutch.ProfileLocked {
+		t.Errorf("built again, it answers to %v and has the profile %q, %v", got.Aliases, got.Profile, err)
 	}
 }
 
@@ -175,6 +175,7 @@ func TestTemplateBuildRefuses(t *testing.T) {
 		"recipes for an image":     {args: []string{"--oci", "x", "--name", "x", "--recipes", "/tmp"}, want: "--recipes is about"},
 		"a recipe's image size":    {args: []string{"base", "--max-image-size", "9"}, want: "--max-image-size is about"},
 		"an image of no size":      {args: []string{"--oci", "x", "--name", "x", "--max-image-size", "0"}, want: "at least 1"},
+		"a profile there is not":   {args: []string{"base", "--profile", "half"}, want: "--profile must be"},
 		"no such recipe":           {args: []string{"nosuch"}, want: "nosuch"},
 		"no such archive":          {args: []string{"--docker-archive", "/no/such", "--name", "x"}, want: "no archive"},
 		"not that kind of archive": {args: []string{"--docker-archive", layoutOf(t, "1"), "--name", "x"}, want: "no docker archive"},

@@ -35,6 +35,7 @@ type buildFlags struct {
 	passwordStdin, noTLS  bool
 	cpu                   float64
 	memory, disk, maxSize int
+	profile               hutch.Profile
 }
 
 // newTemplateBuild is `hutch template build`. It works on this machine, beside a server
@@ -77,6 +78,7 @@ func newTemplateBuild() *cobra.Command {
 	f.Float64Var(&b.cpu, "cpu", 0, "CPUs of a sandbox made from it, unless asked otherwise")
 	f.IntVar(&b.memory, "memory", 0, "memory of a sandbox made from it, in MiB")
 	f.IntVar(&b.disk, "disk", 0, "disk of a sandbox made from it, in MiB")
+	f.StringVar((*string)(&b.profile), "profile", "", "profile of a sandbox made from it, unless asked otherwise: root or locked (default: as it was)")
 	f.IntVar(&b.maxSize, "max-image-size", 16*1024, "most that a container image may unpack to, in MiB")
 	f.BoolVar(&b.force, "force", false, "build although the image is there")
 	return c
@@ -98,6 +100,9 @@ func (b *buildFlags) check(c *cobra.Command, args []string) error {
 
 // run builds, and records what was built.
 func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, out, errOut io.Writer) error {
+	if b.profile != "" && !b.profile.Valid() {
+		return fmt.Errorf("--profile must be %s or %s, not %q", hutch.ProfileRoot, hutch.ProfileLocked, b.profile)
+	}
 	container, recipe, err := b.source(args, stdin)
 	if err != nil {
 		return err
@@ -129,7 +134,7 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	if err != nil {
 		return err
 	}
-	if err := b.serve.withStore(ctx, func(st templateStore) error { return putBuilt(ctx, st, res.Template()) }); err != nil {
+	if err := b.serve.withStore(ctx, func(st templateStore) error { return b.record(ctx, st, res.Template()) }); err != nil {
 		return err
 	}
 	how := fmt.Sprintf("built in %s", res.Took.Round(time.Second))
@@ -140,12 +145,15 @@ func (b *buildFlags) run(ctx context.Context, args []string, stdin io.Reader, ou
 	return err
 }
 
-// putBuilt records a template, which keeps the aliases it has been given meanwhile.
-func putBuilt(ctx context.Context, st templateStore, t hutch.Template) error {
+// record makes what was built known. A template that exists keeps the aliases it has been
+// given meanwhile, and its profile unless another was asked for.
+func (b *buildFlags) record(ctx context.Context, st templateStore, t hutch.Template) error {
+	t.Profile = b.profile
 	old, err := st.Template(ctx, t.Name)
 	switch {
 	case err == nil && old.Name == t.Name:
 		t.KeepAliases(old)
+		t.Profile = cmp.Or(t.Profile, old.Profile)
 	case err != nil && !errors.Is(err, hutch.ErrNotFound):
 		return err
 	}

@@ -19,7 +19,11 @@
 // again from the runs, and [Report.Check] does. Times are whole microseconds; percentiles
 // are nearest-rank, so each is a time that was measured.
 //
-// Start with [Create], [Exec], [Files] and [Terminals], then [measure] in rounds.go and stats.go.
+// Where many sandboxes are measured at once there are no pairs: what was measured is in
+// samples (samples.go), what they come to in figures, and what is held of them in claims.
+//
+// Start with [Create], [Exec], [Files] and [Terminals], then [measure] in rounds.go and
+// stats.go; or with [Density], [Creates], [Disk] and [Cycles].
 package bench
 
 import (
@@ -34,11 +38,15 @@ const (
 	SubjectFloor = "floor" // by hand
 )
 
+// subjectOrder is how subjects are shown.
+var subjectOrder = []string{SubjectHutch, SubjectStanding, SubjectFloor}
+
 // What a run's times are called. Those of the server's own stages have stagePrefix.
 const (
 	MetricCreate      = "create"       // asking for a sandbox, to the answer that it runs
 	MetricFirstOutput = "first_output" // asking for a sandbox, to the first byte of its first command
 	MetricFirstExec   = "first_exec"   // asking for that command, to its first byte
+	MetricPrepared    = "prepared"     // starting a machine that was prepared ahead, by hand, to the first byte of its first command
 	MetricKill        = "kill"         // asking for the end, to nothing being left
 	MetricRoundTrip   = "round_trip"   // asking for a command that does nothing, to its result
 	MetricFirstByte   = "first_byte"   // asking for a command, to its first byte
@@ -65,11 +73,16 @@ type Settings struct {
 	Transfer int           `json:"n_transfer"`      // counted transfers of each subject
 	// Terminals are open at once in the benchmark of terminals, where N is how many keys
 	// are pressed in each.
-	Terminals int      `json:"terminals,omitempty"`
-	Template  string   `json:"template"`          // that sandboxes are made from
-	Tier      string   `json:"disk_tier"`         // as asked for; empty = the template's
-	MemoryMB  int      `json:"memory_mb"`         // as asked for; 0 = the template's
-	Sandbox   *Sandbox `json:"sandbox,omitempty"` // what every sandbox of the benchmark was, the floor's too
+	Terminals int              `json:"terminals,omitempty"`
+	Levels    []int            `json:"levels,omitempty"`    // of creates at once, where N is the rounds of each
+	Window    time.Duration    `json:"window_ns,omitempty"` // of a round of creates, or of the look at the CPU
+	Tiers     []hutch.DiskTier `json:"tiers,omitempty"`     // measured one after the other, where N is the sandboxes of each
+	Probes    int              `json:"probes,omitempty"`    // creates without and beside the crowd
+	Profiles  string           `json:"-"`                   // directory for profiles of a server in this process; empty = none
+	Template  string           `json:"template"`            // that sandboxes are made from
+	Tier      string           `json:"disk_tier"`           // as asked for; empty = the template's
+	MemoryMB  int              `json:"memory_mb"`           // as asked for; 0 = the template's
+	Sandbox   *Sandbox         `json:"sandbox,omitempty"`   // what every sandbox of the benchmark was, the floor's too
 }
 
 // Sandbox is what the measured sandboxes are.

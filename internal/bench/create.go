@@ -39,7 +39,7 @@ func Create(ctx context.Context, s Settings, c *client.Client, floor *Floor, pro
 	if err != nil {
 		return nil, err
 	}
-	subjects := []subject{{SubjectHutch, func(ctx context.Context, t *clock) error { return createRun(ctx, c, s, t) }}}
+	subjects := []subject{{SubjectHutch, func(ctx context.Context, t *clock) error { return createRun(ctx, c, s, t, nil) }}}
 	if s.Baseline {
 		like := *rep.Settings.Sandbox
 		subjects = append(subjects, subject{SubjectFloor, func(ctx context.Context, t *clock) error { return floor.createRun(ctx, like, t) }})
@@ -76,8 +76,9 @@ func (s Settings) request() api.CreateSandbox {
 	return req
 }
 
-// createRun makes a sandbox through the API, runs a command in it, and ends it.
-func createRun(ctx context.Context, c *client.Client, s Settings, t *clock) (err error) {
+// createRun makes a sandbox through the API, runs a command in it, and ends it. check, if there
+// is one, says whether it is what is measured.
+func createRun(ctx context.Context, c *client.Client, s Settings, t *clock, check func(api.Sandbox) error) (err error) {
 	begun := time.Now()
 	sb, err := c.CreateSandbox(ctx, s.request())
 	if err != nil {
@@ -95,6 +96,11 @@ func createRun(ctx context.Context, c *client.Client, s Settings, t *clock) (err
 			err = serverStages(ctx, c, sb.ID, t)
 		}
 	}()
+	if check != nil {
+		if err := check(sb); err != nil {
+			return err
+		}
+	}
 	asked := time.Now()
 	first := firstByte(func(at time.Time) {
 		t.book(MetricFirstExec, at.Sub(asked))
@@ -144,6 +150,7 @@ func (f *Floor) createRun(ctx context.Context, like Sandbox, t *clock) (err erro
 	first := firstByte(func(at time.Time) {
 		t.book(MetricFirstExec, at.Sub(asked))
 		t.book(MetricFirstOutput, at.Sub(begun))
+		t.book(MetricPrepared, at.Sub(b.ready))
 	})
 	res, err := b.run(ctx, hutch.ExecID(id.NewExec()), helloArgv, first.take)
 	if err != nil {

@@ -51,6 +51,19 @@ func Exec(ctx context.Context, s Settings, c *client.Client, floor *Floor, progr
 	return rep.finish(runs, err)
 }
 
+// TripLimit is how much longer a command that does nothing may take through the API than by
+// hand, at the median.
+const TripLimit = 2 * time.Millisecond
+
+// execClaims is what we hold ourselves to, of commands.
+func execClaims(s Summary) []Claim {
+	hutch, floor := s.of(MetricRoundTrip, SubjectHutch), s.of(MetricRoundTrip, SubjectFloor)
+	if hutch.N == 0 || floor.N == 0 {
+		return nil
+	}
+	return []Claim{atMost("a command that does nothing, above the floor's, at p50", float64(hutch.P50-floor.P50)/1000, float64(TripLimit.Milliseconds()), "ms")}
+}
+
 // commandRunner runs commands in the sandbox of a subject.
 type commandRunner interface {
 	// result runs a command and returns its exit code.

@@ -37,6 +37,7 @@ type floorBox struct {
 	sb    runtime.Sandbox
 	guest *guestclient.Client
 	link  io.Closer
+	ready time.Time // when the machine was prepared, and not let go yet
 }
 
 // start makes a sandbox that is like what the server made of the same request, and
@@ -53,7 +54,7 @@ func (f *Floor) start(ctx context.Context, like Sandbox) (_ *floorBox, err error
 	if err != nil {
 		return nil, fmt.Errorf("prepare machine: %w", err)
 	}
-	b := &floorBox{id: sid, sb: sb, guest: guestclient.New(sb.Handles().Guest)}
+	b := &floorBox{id: sid, sb: sb, guest: guestclient.New(sb.Handles().Guest), ready: time.Now()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.kill(ctx))

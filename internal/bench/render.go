@@ -52,6 +52,43 @@ var titles = map[string]string{
 	MetricUpload:      "upload of %s",
 	MetricDownload:    "download of %s",
 	MetricEcho:        "keystroke, to its echo",
+	MetricPrepared:    "prepared machine, to first output",
+
+	MetricAnswer:    "`/bin/echo` in each, to its result",
+	MetricPSS:       "memory of a sandbox, PSS",
+	MetricOwn:       "of it, the sandbox's alone",
+	MetricShared:    "of it, its share of the binary and the images",
+	MetricRSS:       "memory of a sandbox, RSS",
+	MetricCharge:    "charge of its control group",
+	MetricProcesses: "processes of a sandbox, on the host",
+	MetricCPU:       "a sandbox",
+	MetricCPUAll:    "all sandboxes together",
+	MetricCPUOf:     "the server's process: ",
+	MetricPSSOf:     "PSS of the server's process: ",
+	MetricAvailable: "less available on the machine, by sandbox",
+	MetricDisk:      "disk of a sandbox",
+	MetricRecords:   "growth of the records, by sandbox",
+	MetricImage:     "root image",
+	MetricFreeLess:  "less free on the file system, by sandbox",
+	MetricHeap:      "heap of the server, collected",
+	MetricRoutines:  "goroutines of the server",
+	MetricFiles:     "open descriptors: ",
+	MetricLeft:      "control groups and directories of sandboxes",
+	MetricLeaks:     "what `hutch leaks` prints",
+	MetricRate:      "sandboxes made and ended",
+}
+
+// titleOf is the title of a metric whose name may end in what it is measured of.
+func titleOf(metric string) string {
+	if t, ok := titles[metric]; ok {
+		return t
+	}
+	for _, of := range []string{MetricCPUOf, MetricPSSOf, MetricFiles} {
+		if name, ok := strings.CutPrefix(metric, of); ok {
+			return titles[of] + name
+		}
+	}
+	return metric
 }
 
 func (r *Report) title(metric string) string {
@@ -61,10 +98,8 @@ func (r *Report) title(metric string) string {
 		return fmt.Sprintf(t, fmt.Sprintf("%d MB", r.Settings.Bytes/1_000_000))
 	case isFile(metric):
 		return fmt.Sprintf(t, size(r.Settings.Bytes))
-	case t == "":
-		return metric
 	}
-	return t
+	return titleOf(metric)
 }
 
 // Text writes the report for a terminal.
@@ -80,7 +115,7 @@ func (r *Report) Markdown(w io.Writer) error {
 
 func (r *Report) render(w io.Writer, show func(*table, *strings.Builder)) error {
 	var b strings.Builder
-	for _, part := range []*table{r.rates(), r.results(), r.ratios(), r.stages()} {
+	for _, part := range append([]*table{r.rates(), r.results(), r.ratios(), r.stages()}, r.figureTables()...) {
 		if len(part.rows) > 0 {
 			show(part, &b)
 		}
@@ -171,13 +206,16 @@ func (r *Report) remarks() []string {
 	if r.Stopped != "" {
 		out = append(out, "It ended early: "+r.Stopped+".")
 	}
+	if len(r.Runs) == 0 && len(r.Samples) > 0 {
+		return append(out, r.faultRemark())
+	}
 	return append(out, r.failures())
 }
 
 // failures counts failed runs, and shows how the first ones failed.
 func (r *Report) failures() string {
 	var parts []string
-	for _, s := range []string{SubjectHutch, SubjectFloor} {
+	for _, s := range subjectOrder {
 		if n, ok := r.Summary.Failed[s]; ok {
 			parts = append(parts, fmt.Sprintf("%s %d", s, n))
 		}
@@ -218,8 +256,12 @@ func (r *Report) conditions() *table {
 	add(whose+"load average (1, 5, 15 min)", fmt.Sprintf("before %s; after %s", c.LoadBefore, c.LoadAfter))
 	if b := s.Sandbox; b != nil {
 		q := b.Resources
+		tier := string(q.DiskTier)
+		if len(s.Tiers) > 0 {
+			tier = "by phase"
+		}
 		add("sandbox", fmt.Sprintf("template %s (%s), disk tier %s, %g CPUs, %d MiB memory, %d MiB disk, %d pids",
-			s.Template, b.Image, q.DiskTier, float64(q.MilliCPU)/1000, q.MemoryMB, q.DiskMB, q.Pids))
+			s.Template, b.Image, tier, float64(q.MilliCPU)/1000, q.MemoryMB, q.DiskMB, q.Pids))
 	}
 	add("start", c.Start)
 	add("runs", s.describe(r.Kind))
@@ -239,6 +281,14 @@ func (s Settings) describe(kind string) string {
 		text = fmt.Sprintf("%d uploads and downloads of each subject, of %d bytes each, after %d that are not counted", s.N, s.Bytes, s.Warmup)
 	case "terminals":
 		text = fmt.Sprintf("%d terminals of each subject, all typed into at once, each every %s or so; %d keys in each, after %d that are not counted", s.Terminals, s.keyEvery(), s.N, s.Warmup)
+	case "density":
+		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once, then left alone for %s; CPU over %s; %d creates without and %d beside them, one after the other", s.N, fillAtOnce, s.settle(), s.Window, s.Probes, s.Probes)
+	case "disk":
+		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once; in each a file of %d random bytes", s.N, fillAtOnce, s.Bytes)
+	case "creates":
+		text = fmt.Sprintf("%d rounds of %s of each subject at each number at once, which begin when so many are done", s.N, s.Window)
+	case "cycles":
+		text = fmt.Sprintf("%d cycles, %d at once, after %d that are not counted", s.N, s.Parallel, s.Warmup)
 	}
 	if s.Parallel > 1 && kind == "create" {
 		text += fmt.Sprintf(", %d at once", s.Parallel)
@@ -246,7 +296,10 @@ func (s Settings) describe(kind string) string {
 	if kind == "exec" {
 		text += fmt.Sprintf("; then %d transfers of %d bytes", s.Transfer, s.Bytes)
 	}
-	if s.Baseline {
+	switch {
+	case s.Baseline && kind == "creates":
+		text += "; subjects in turn, the order alternating from round to round"
+	case s.Baseline:
 		text += "; subjects in turn, the order alternating from pair to pair"
 	}
 	return text

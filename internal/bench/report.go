@@ -1,11 +1,13 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 )
 
 // formatVersion of a report's JSON. A report of another version is refused.
@@ -14,7 +16,7 @@ const formatVersion = 1
 // Report is what a benchmark came to, with everything it takes to check it.
 type Report struct {
 	Format     int        `json:"format"`
-	Kind       string     `json:"kind"` // "create", "exec", "files" or "terminals"
+	Kind       string     `json:"kind"` // the command's name
 	Conditions Conditions `json:"conditions"`
 	Settings   Settings   `json:"settings"`
 	Stopped    string     `json:"stopped,omitempty"` // why it ended early
@@ -22,6 +24,10 @@ type Report struct {
 	Verdict    *Verdict   `json:"verdict,omitempty"`  // only of a create with a floor
 	Verdicts   []Verdict  `json:"verdicts,omitempty"` // only of files with a floor: up and down
 	Peaks      []Peak     `json:"peaks,omitempty"`    // only of files: the server's memory, small files first
+	Figures    []Figure   `json:"figures,omitempty"`  // of samples
+	Claims     []Claim    `json:"claims,omitempty"`   // what is held of figures
+	Faults     []Fault    `json:"faults,omitempty"`   // what went wrong, beside samples
+	Samples    []Sample   `json:"samples,omitempty"`
 	Runs       []Run      `json:"runs"`
 }
 
@@ -55,7 +61,47 @@ func (r *Report) finish(runs []Run, err error) (*Report, error) {
 			r.Verdicts = append(r.Verdicts, x.within(FileLimit))
 		}
 	}
+	r.weigh()
 	return r, err
+}
+
+// conclude fills in what samples come to. err is why there are no more of them; it is
+// returned.
+func (r *Report) conclude(b *book, err error) (*Report, error) {
+	r.Samples, r.Faults, r.Summary = b.samples, b.faults, summarise(nil)
+	if err != nil {
+		r.Stopped = err.Error()
+	}
+	r.weigh()
+	return r, err
+}
+
+// weigh makes figures of the samples, and claims of what there is.
+func (r *Report) weigh() {
+	r.Figures, r.Claims = figuresOf(r.Samples), nil
+	switch fs := figures(r.Figures); r.Kind {
+	case "density":
+		r.Claims = densityClaims(r.Settings, fs)
+	case "creates":
+		r.Claims = createsClaims(fs)
+	case "exec":
+		r.Claims = execClaims(r.Summary)
+	case "prepared":
+		r.Claims = preparedClaims(r.Summary)
+	case "cycles":
+		r.Claims = cyclesClaims(r.Settings, fs)
+	}
+}
+
+// Broken names the claims that do not hold, with what was measured.
+func (r *Report) Broken() []string {
+	var out []string
+	for _, c := range r.Claims {
+		if !c.Within {
+			out = append(out, fmt.Sprintf("%s is %s, not %s", c.What, amount(c.Value, c.Unit), c.bound()))
+		}
+	}
+	return out
 }
 
 func (x Ratio) within(limit float64) Verdict {
@@ -68,42 +114,52 @@ func (r *Report) Check() error {
 	if _, err := again.finish(r.Runs, nil); err != nil {
 		return err
 	}
-	if !reflect.DeepEqual(again.Summary, r.Summary) || !reflect.DeepEqual(again.Verdict, r.Verdict) || !reflect.DeepEqual(again.Verdicts, r.Verdicts) {
+	same := reflect.DeepEqual(again.Summary, r.Summary) && reflect.DeepEqual(again.Verdict, r.Verdict) && reflect.DeepEqual(again.Verdicts, r.Verdicts)
+	if !same || !slices.Equal(again.Figures, r.Figures) || !slices.Equal(again.Claims, r.Claims) {
 		return errors.New("the summary is not what the runs come to: the file was changed, or another version wrote it; measure again")
 	}
 	return nil
 }
 
-// Write writes the report as JSON, a run a line.
+// Write writes the report as JSON, a run and a sample a line.
 func (r *Report) Write(w io.Writer) error {
-	runs := r.Runs
-	if runs == nil {
-		runs = []Run{}
-	}
 	head := *r
-	head.Runs = []Run{}
+	head.Runs, head.Samples = []Run{}, nil
 	b, err := json.MarshalIndent(head, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode report: %w", err)
 	}
-	const tail = "[]\n}" // of the indented report, whose last field is the list of runs
-	if string(b[len(b)-len(tail):]) != tail {
+	out, ok := bytes.CutSuffix(b, []byte(`"runs": []`+"\n}")) // the indented report's last field
+	if !ok {
 		return errors.New("encode report: the list of runs is not where it should be")
 	}
-	out := b[:len(b)-len(tail)]
+	if len(r.Samples) > 0 {
+		if out, err = appendLines(append(out, `"samples": `...), r.Samples); err != nil {
+			return err
+		}
+		out = append(out, ",\n  "...)
+	}
+	if out, err = appendLines(append(out, `"runs": `...), r.Runs); err != nil {
+		return err
+	}
+	_, err = w.Write(append(out, "\n}\n"...))
+	return err
+}
+
+// appendLines appends a list with an element a line.
+func appendLines[T any](out []byte, all []T) ([]byte, error) {
 	out = append(out, '[')
-	for i, run := range runs {
-		line, err := json.Marshal(run)
+	for i, v := range all {
+		line, err := json.Marshal(v)
 		if err != nil {
-			return fmt.Errorf("encode report: %w", err)
+			return nil, fmt.Errorf("encode report: %w", err)
 		}
 		if i > 0 {
 			out = append(out, ',')
 		}
 		out = append(append(out, "\n    "...), line...)
 	}
-	_, err = w.Write(append(out, "\n  ]\n}\n"...))
-	return err
+	return append(out, "\n  ]"...), nil
 }
 
 // Read reads a report and checks it.

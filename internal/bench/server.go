@@ -22,6 +22,7 @@ type Server struct {
 	Key  string       // API key
 	HTTP *http.Client // for calls whose bodies the Go client does not hand out; has no time limit
 	PID  int          // its process, when it is on this machine and ours to look at; else 0
+	Host *Host        // the same in full, for those that look at more; else nil
 }
 
 // request makes a request for a path of the API.

@@ -61,11 +61,24 @@ type Summary struct {
 	Failed map[string]int `json:"failed"` // runs by subject; 0 is written out
 }
 
+// of is what a metric of a subject comes to; the zero Dist if there is none.
+func (s Summary) of(metric, subject string) Dist {
+	for _, r := range s.Rows {
+		if r.Metric == metric && r.Subject == subject {
+			return r.US
+		}
+	}
+	return Dist{}
+}
+
 // metrics that are shown first, in this order; others follow by name.
 var order = []string{
-	MetricFirstOutput, MetricCreate, MetricFirstExec, MetricKill,
+	MetricRate, MetricFirstOutput, MetricPrepared, MetricCreate, MetricFirstExec, MetricKill,
 	MetricRoundTrip, MetricFirstByte, MetricTransfer,
 	MetricUpload, MetricDownload, MetricEcho,
+	MetricAnswer, MetricPSS, MetricOwn, MetricShared, MetricRSS, MetricCharge, MetricAvailable,
+	MetricDisk, MetricFreeLess, MetricRecords, MetricImage,
+	MetricCPUAll, MetricCPU, MetricHeap, MetricRoutines, MetricProcesses,
 }
 
 func compareMetrics(a, b string) int {
@@ -96,7 +109,7 @@ func summarise(runs []Run) Summary {
 		}
 	}
 	for _, m := range slices.SortedFunc(maps.Keys(times), compareMetrics) {
-		for _, subject := range []string{SubjectHutch, SubjectFloor} {
+		for _, subject := range subjectOrder {
 			if t := times[m][subject]; t != nil {
 				s.Rows = append(s.Rows, Row{Metric: m, Subject: subject, US: distOf(t)})
 			}

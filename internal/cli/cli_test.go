@@ -266,13 +266,13 @@ func TestCreateFlagsArrive(t *testing.T) {
 	}))
 	defer srv.Close()
 	w.vars[cli.EnvURL] = srv.URL
-	w.ok("create", "-t", "tpl", "--cpu", "0.5", "--memory", "1G", "--disk", "2048", "--disk-tier", "memory", "--pids", "64",
-		"-e", "A=b=c", "-e", "TOKEN", "-m", "k=v", "--hostname", "h", "--ttl", "1d", "--idle-timeout", "90",
+	w.ok("create", "-t", "tpl", "--cpu", "0.5", "--memory", "1G", "--disk", "2048", "--disk-tier", "memory", "--pids", "64", "--profile", "locked",
+		"--max-cpu", "2m", "--max-cost", "0.5", "-e", "A=b=c", "-e", "TOKEN", "-m", "k=v", "--hostname", "h", "--ttl", "1d", "--idle-timeout", "90", "--lease", "1m",
 		"--setup", "make deps", "--setup-timeout", "5m", "--private-ports", "--mask-host", "localhost:${PORT}")
 	want := map[string]any{
-		"template": "tpl", "cpu": 0.5, "memory_mb": 1024.0, "disk_mb": 2048.0, "disk_tier": "memory", "pids": 64.0, "hostname": "h",
+		"template": "tpl", "cpu": 0.5, "memory_mb": 1024.0, "disk_mb": 2048.0, "disk_tier": "memory", "pids": 64.0, "profile": "locked", "hostname": "h",
 		"env": map[string]any{"A": "b=c", "TOKEN": "from here"}, "metadata": map[string]any{"k": "v"},
-		"ttl_seconds": 86400.0, "idle_timeout_seconds": 90.0,
+		"ttl_seconds": 86400.0, "idle_timeout_seconds": 90.0, "lease_seconds": 60.0, "budget": map[string]any{"cpu_seconds": 120.0, "cost": 0.5},
 		"setup": "make deps", "setup_timeout_seconds": 300.0, "private_ports": true, "mask_host": "localhost:${PORT}",
 	}
 	if a, b := fmt.Sprint(got), fmt.Sprint(want); a != b {
@@ -284,7 +284,7 @@ func TestCreateFlagsArrive(t *testing.T) {
 		t.Errorf("without flags %v is sent", got)
 	}
 	for _, bad := range [][]string{
-		{"--memory", "0.3"}, {"--memory", "x"}, {"--ttl", "soon"}, {"--ttl", "-5"}, {"-e", "=x"}, {"-m", "novalue"}, {"--nope"}, {"extra"},
+		{"--memory", "0.3"}, {"--memory", "x"}, {"--ttl", "soon"}, {"--ttl", "-5"}, {"-e", "=x"}, {"-m", "novalue"}, {"--nope"}, {"extra"}, {"--keep-alive"}, {"--keep-alive", "--lease", "0"}, {"--keep-alive", "--lease", "1m", "--setup", "true"},
 	} {
 		if r := w.run(append([]string{"create"}, bad...)...); r.code != 2 || !strings.Contains(r.err, "usage: hutch create") {
 			t.Errorf("create %v: code %d, %q", bad, r.code, r.err)

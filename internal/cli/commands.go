@@ -59,7 +59,7 @@ type app struct {
 func Commands(env Env) []*cobra.Command {
 	makers := []func(*app) *cobra.Command{
 		newCreate, newLs, newGet, newExec, newShell, newCp, newFollow, newLogs, newEvents, newCancel, newRm, newExtend,
-		newPause, newResume, newTemplate, newKey, newVersion,
+		newPause, newResume, newUsage, newTemplate, newKey, newVersion,
 	}
 	out := make([]*cobra.Command, 0, len(makers))
 	for _, mk := range makers {

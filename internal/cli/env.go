@@ -84,20 +84,32 @@ func (e Env) client(dataDir string, more ...client.Option) (*client.Client, erro
 		return nil, fmt.Errorf("%s is set but %s is not: set both, or neither on the server's machine, where `hutch key create NAME` makes a key", EnvURL, EnvKey)
 	}
 	if url == "" {
-		dir := e.dataDir(dataDir)
-		addr, err := e.local(dir, ListenFile)
-		if err != nil {
+		return e.Local(dataDir, key, more...)
+	}
+	return e.connect(url, key, more)
+}
+
+// Local makes a client for the server on this machine that works in dataDir, whatever the
+// environment names. An empty key is that of the machine's own command line.
+func (e Env) Local(dataDir, key string, more ...client.Option) (*client.Client, error) {
+	dir := e.dataDir(dataDir)
+	addr, err := e.local(dir, ListenFile)
+	if err != nil {
+		return nil, err
+	}
+	url, err := urlOf(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, ListenFile), err)
+	}
+	if key == "" {
+		if key, err = e.local(dir, KeyFile); err != nil {
 			return nil, err
 		}
-		if url, err = urlOf(addr); err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, ListenFile), err)
-		}
-		if key == "" {
-			if key, err = e.local(dir, KeyFile); err != nil {
-				return nil, err
-			}
-		}
 	}
+	return e.connect(url, key, more)
+}
+
+func (e Env) connect(url, key string, more []client.Option) (*client.Client, error) {
 	opts := []client.Option{
 		client.WithKey(key), client.WithUserAgent("hutch-cli/" + e.Build.Semver), client.WithRetries(retries),
 	}

@@ -171,6 +171,7 @@ func (a *app) newTemplateGet() *cobra.Command {
 				{{"build", dim}, text(t.BuildID)},
 				{{"image", dim}, text(t.Image)},
 				{{"size", dim}, text(mib(int(t.SizeBytes >> 20)))},
+				{{"profile", dim}, text(orDash(t.Profile != "", string(t.Profile)))},
 				{{"user", dim}, text(orDash(t.User != "", t.User))},
 				{{"cwd", dim}, text(orDash(t.Cwd != "", t.Cwd))},
 				{{"built", dim}, text(a.when(t.CreatedAt))},

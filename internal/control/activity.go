@@ -8,8 +8,8 @@ import (
 )
 
 // activity remembers when each sandbox was last used, and how many of its commands run and
-// calls into it are under way: these count as use, however silent they are. After a restart the idle time
-// begins anew: nobody's work is ended for an outage of ours.
+// calls into it are under way: these count as use, however silent they are. After a restart the
+// idle time begins anew: nobody's work is ended for an outage of ours.
 type activity struct {
 	mu sync.Mutex
 	m  map[hutch.SandboxID]*use

@@ -9,6 +9,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/backoff"
 )
 
 const (
@@ -55,10 +56,14 @@ func (a *auditLog) add(e hutch.AuditEntry) {
 	}
 }
 
+// auditRetry spaces the tries while the store takes none, each of which is in the log.
+var auditRetry = backoff.Policy{Base: 2 * auditPause, Cap: 10 * time.Second}
+
 // write stores what waits until nothing does.
 func (a *auditLog) write() {
-	for {
-		t := time.NewTimer(auditPause)
+	pause := auditPause
+	for failed := 0; ; {
+		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 		case <-a.stop:
@@ -76,7 +81,11 @@ func (a *auditLog) write() {
 			if a.putBack(batch) {
 				return
 			}
+			pause = auditRetry.Ceiling(failed)
+			failed++
+			continue
 		}
+		pause, failed = auditPause, 0
 	}
 }
 

@@ -94,6 +94,24 @@ func TestAuditLogOutlivesAFailingStore(t *testing.T) {
 	})
 }
 
+// A store that takes none for an hour is asked now and then, not all the time.
+func TestAuditLogIsPatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memAudit{err: errDisk}
+		a := newAuditLog(m, slog.New(slog.DiscardHandler))
+		a.add(hutch.AuditEntry{})
+		time.Sleep(time.Hour) // of the bubble's clock
+		if m.mu.Lock(); m.writes < 300 || m.writes > 400 {
+			t.Errorf("%d tries in an hour", m.writes)
+		}
+		m.err, m.writes = nil, 0
+		m.mu.Unlock()
+		time.Sleep(auditRetry.Cap)
+		m.check(t, "once it works", 1, 1)
+		a.close()
+	})
+}
+
 // What nobody can store is bounded, and the first ones are kept.
 func TestAuditLogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

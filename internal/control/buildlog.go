@@ -12,6 +12,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/x/backoff"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // Of a build's log the beginning is kept as it comes, and the last lines once the build has
@@ -143,6 +144,7 @@ func (l *buildLog) store() error {
 			return err
 		}
 	}
+	failpoint.At(failpoint.BuildStored)
 	l.c.builds.moved.wake()
 	return nil
 }

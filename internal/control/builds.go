@@ -1,11 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"time"
 
@@ -13,6 +13,8 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/failpoint"
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // maxQueuedBuilds is how many builds may wait for their turn. One is made at a time: it
@@ -120,6 +122,9 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 	if _, err := c.resources(req.Resources, hutch.Resources{}); err != nil {
 		return hutch.Build{}, err
 	}
+	if _, err := profileOf(req.Profile); err != nil {
+		return hutch.Build{}, err
+	}
 	for {
 		release, taken := c.builds.claims.take(req.ID)
 		if release == nil {
@@ -154,6 +159,7 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 		at.leave()
 		return hutch.Build{}, fmt.Errorf("record build %s: %w", req.ID, err)
 	}
+	failpoint.At(failpoint.BuildRecorded)
 	go func() {
 		defer at.leave()
 		c.runBuild(req, rec, at.turn)
@@ -162,7 +168,7 @@ func (c *Control) startBuild(ctx context.Context, req hutch.BuildRequest) (hutch
 }
 
 // templateName is what a template may be called.
-var templateName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var templateName = pattern.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // checkBuild fills what a build's request leaves open, and says what it is made from.
 func checkBuild(req *hutch.BuildRequest) (source string, err error) {
@@ -205,21 +211,26 @@ func (c *Control) runBuild(req hutch.BuildRequest, rec hutch.Build, turn <-chan 
 	log.begin()
 	t, err := c.cfg.Builder.Build(b.work, req, log.line)
 	if err == nil {
+		failpoint.At(failpoint.BuildMade)
 		err = c.putBuilt(req, &t)
+	}
+	if err == nil {
+		failpoint.At(failpoint.TemplateRecorded)
 	}
 	log.end(t, err)
 }
 
-// putBuilt makes the build's result known under its name. A template keeps
-// its aliases.
+// putBuilt makes the build's result known under its name. A template keeps its aliases, and
+// its profile unless the build names one.
 func (c *Control) putBuilt(req hutch.BuildRequest, t *hutch.Template) error {
 	ctx, cancel := finish(c.builds.work, finishTimeout)
 	defer cancel()
-	t.Name, t.BuildID = req.Name, req.ID
+	t.Name, t.BuildID, t.Profile = req.Name, req.ID, req.Profile
 	old, err := c.store.Template(ctx, req.Name)
 	if err == nil {
 		t.Name = old.Name // an alias, maybe
 		t.KeepAliases(old)
+		t.Profile = cmp.Or(t.Profile, old.Profile)
 	} else if !errors.Is(err, hutch.ErrNotFound) {
 		return fmt.Errorf("read template %s: %w", req.Name, err)
 	}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"maps"
+	"slices"
 	"sync"
 
 	"hutch.dev/hutch"
@@ -32,6 +33,13 @@ func (c *claims[K]) take(id K) (release func(), taken <-chan struct{}) {
 		delete(c.m, id)
 		close(ch)
 	}, ch
+}
+
+// ids returns what is claimed now.
+func (c *claims[K]) ids() []K {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.m))
 }
 
 // owedEnd is an end that could not be carried out or recorded yet.

@@ -1,6 +1,9 @@
 package control
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -108,5 +111,45 @@ func TestDue(t *testing.T) {
 		if got, _ := c.due(tt.sb, tt.at); got != tt.want {
 			t.Errorf("%s: due for %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// noting is nodes that note whether a sandbox is claimed while they kill it, which fails.
+type noting struct {
+	Nodes
+
+	c       *Control
+	claimed []hutch.SandboxID
+}
+
+func (h *noting) Usage(context.Context, hutch.SandboxID, hutch.Epoch) (hutch.Sample, time.Duration, error) {
+	return hutch.Sample{}, 0, hutch.ErrSandboxGone
+}
+
+func (h *noting) KillSandbox(context.Context, hutch.SandboxID, hutch.Epoch) error {
+	h.claimed = h.c.swept.ids()
+	return errDisk
+}
+
+// A kill that cannot be recorded leaves a record that says the sandbox lives, and a host without
+// it: until the end is on record, or owed, nobody may take it for one that was lost.
+func TestKillThatIsNotOnRecordIsClaimed(t *testing.T) {
+	c := &Control{log: slog.New(slog.DiscardHandler), ledger: newLedger()}
+	h := &noting{c: c}
+	c.Attach(h)
+	sb := hutch.Sandbox{ID: "a", State: hutch.StateRunning, Epoch: 3}
+	for range 2 {
+		if out, err := c.killUnrecorded(t.Context(), sb, errDisk); !errors.Is(err, errDisk) || out.ID != "a" {
+			t.Errorf("got %+v, %v", out, err)
+		}
+	}
+	if len(h.claimed) != 1 || h.claimed[0] != "a" {
+		t.Errorf("claimed meanwhile: %v", h.claimed)
+	}
+	if ids := c.swept.ids(); len(ids) != 0 {
+		t.Errorf("claimed afterwards: %v", ids)
+	}
+	if owed := c.owedEnds.all(); owed["a"].why != hutch.EndKilled {
+		t.Errorf("owed: %+v", owed)
 	}
 }

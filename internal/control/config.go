@@ -14,6 +14,15 @@ const finishTimeout = time.Minute
 // retryAfter is what a caller is told to wait when there is no room.
 const retryAfter = 2 * time.Second
 
+// DefaultOvercommit is how many times the host's memory is given out. Sandboxes are asked for
+// with what a test suite may need at its height, and use it for minutes a day: an idle one takes
+// 12 to 22 MiB, one that works some hundred. Each is still held to its own limit, and while the
+// host's memory really is short nothing more is started.
+const DefaultOvercommit = 10
+
+// minReserveMB is the least that is kept back of a host's memory.
+const minReserveMB = 512
+
 // Hard limits of what may be asked for; an operator's MaxResources lies below them.
 const (
 	minMemoryMB = 64 // the guest agent, a shell and gVisor's own needs
@@ -41,12 +50,20 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxTTL, 24*time.Hour)
 	def(&c.Retention, 24*time.Hour)
 	def(&c.AuditFor, 30*24*time.Hour)
+	def(&c.UsageFor, 90*24*time.Hour)
+	def(&c.UsageEvery, time.Second)
 	def(&c.SweepInterval, 2*time.Second)
 	def(&c.SampleEvery, 5*time.Second)
 	def(&c.ImagesEvery, imagesEvery)
+	def(&c.ReconcileEvery, time.Minute)
+	def(&c.SecondLook, SecondLook)
+	def(&c.PrepareFor, 5*time.Minute)
 	num(&c.MaxSandboxes, 1000)
 	num(&c.Creates, 2*runtime.NumCPU())
 	num(&c.Queue, 256)
+	if c.Overcommit == 0 {
+		c.Overcommit = DefaultOvercommit
+	}
 	num(&c.MaxResources.MilliCPU, 64_000)
 	num(&c.MaxResources.MemoryMB, 65_536)
 	num(&c.MaxResources.DiskMB, 1<<20)

@@ -1,10 +1,10 @@
 // Package control is the control plane: it decides and keeps the records.
 //
-// It owns every sandbox's record and its changes of state, admission, deadlines as
-// rows, the records of commands, templates and their builds, audited calls and events, and
-// what was measured of sandboxes within the last hour. It acts on no host: what
-// must be done to a sandbox it asks of [Nodes], with the sandbox's epoch, and what
-// happens there unasked it is told through SandboxEnded and ExecEnded.
+// It owns every sandbox's record and its changes of state, admission, deadlines as rows, the
+// records of commands, templates and their builds, audited calls and events, what was measured
+// of sandboxes within the last hour, and what each is charged (ledger.go, usage.go). It acts on
+// no host: what must be done to a sandbox it asks of [Nodes], with the sandbox's epoch, and
+// what happens there unasked it is told (SandboxEnded and its like, in reports.go).
 //
 // A change of state is three steps: Begin in the store, which raises the epoch; the
 // act on the node under that epoch; Finish in the store, which does nothing if the
@@ -18,11 +18,13 @@
 // Builds are made by a [Builder], one at a time; a build that the end of the server cuts off
 // is on record as failed.
 //
-// Locks: each of admission, execLog, activity and their like has its own; none is held
+// Machines are prepared ahead for creates like those of the last minutes (spares.go).
+//
+// Locks: each of admission, spares, execLog, activity and their like has its own; none is held
 // across a call to the store or a node, and no two are held at once.
 //
 // Start with create.go, then reports.go and recover.go. What is asked of a running
-// sandbox's inside begins in guest.go.
+// sandbox's inside begins in guest.go, what makes records and host agree in leaks.go.
 package control
 
 import (
@@ -39,21 +41,35 @@ import (
 // Nodes is what control asks of the hosts. In one process it is the node agent itself.
 type Nodes interface {
 	Sandboxer
+	Preparer
 	Execer
 	Insider
 	Recoverer
+	Surveyor
 }
 
 // Sandboxer acts on whole sandboxes.
 type Sandboxer interface {
 	// StartSandbox makes the machine and returns once its guest answers, with how long
-	// each stage took. If it fails nothing is left of the sandbox.
+	// each stage took. If it fails nothing is left of the sandbox. A machine that was prepared
+	// under the id is used if it fits; hutch.BootPrepared is then a stage, how long it had stood.
 	StartSandbox(ctx context.Context, sb hutch.Sandbox) (map[string]time.Duration, error)
 	PauseSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
 	ResumeSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
 	// KillSandbox returns once nothing is left; hutch.ErrSandboxGone if there was nothing.
 	KillSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
 	SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, t time.Time) error
+}
+
+// Preparer makes machines before anybody asks for them. In one runs the guest agent, and nobody has greeted it.
+type Preparer interface {
+	// Prepare makes one, for StartSandbox of that id, like the sandbox: what counts is its
+	// image, resources and profile.
+	Prepare(ctx context.Context, sb hutch.Sandbox) error
+	// Prepared names those that stand ready.
+	Prepared() map[hutch.SandboxID]bool
+	// Discard removes one that was not started. That there is none is no error.
+	Discard(ctx context.Context, id hutch.SandboxID) error
 }
 
 // Execer acts on commands in sandboxes.
@@ -98,10 +114,18 @@ type Recoverer interface {
 	// WatchExecs makes the node hold the timeouts and report the ends of these commands,
 	// which it may not know: one that the guest does not know either is reported as lost.
 	WatchExecs(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, execs []hutch.Exec) error
-	// Leftovers names sandboxes of which something is left that nobody runs.
-	Leftovers(ctx context.Context) ([]hutch.SandboxID, error)
-	// Sweep removes what is left of one.
+	// Sweep removes what is left of a sandbox. One that a node has in hand is
+	// hutch.ErrConflict, and is not touched.
 	Sweep(ctx context.Context, id hutch.SandboxID) error
+}
+
+// Surveyor says what is on the hosts.
+type Surveyor interface {
+	// Held names the sandboxes that a node runs, starts, takes over or removes now.
+	Held() map[hutch.SandboxID]bool
+	// Traces names everything that is there of sandboxes; deep looks for what takes long to
+	// find as well.
+	Traces(ctx context.Context, deep bool) ([]hutch.Trace, error)
 }
 
 // Metrics is told what is worth counting. Implementations do not block.
@@ -119,15 +143,39 @@ type Config struct {
 	MaxTTL        time.Duration // the longest; 0 in a request means this; 24 h
 	Retention     time.Duration // how long the dead, and builds that have ended, are remembered; 24 h
 	AuditFor      time.Duration // how long audited calls are remembered; 30 days
-	MaxSandboxes  int           // alive at once on the node; 1000
-	Creates       int           // starts under way at once; 2 a CPU
-	Queue         int           // creates that may wait; 256
+	UsageFor      time.Duration // how long what the dead used is remembered; 90 days
+	UsageEvery    time.Duration // how often one in which something changes is measured; 1 s
+	RateCard      *hutch.RateCard
+	MaxSandboxes  int // alive at once on the node; 1000
+	Creates       int // starts under way at once; 2 a CPU
+	Queue         int // creates that may wait; 256
 	MaxResources  hutch.Resources
 	SweepInterval time.Duration // how often expiry, idleness and retention are looked at; 2 s
 	SampleEvery   time.Duration // how often running sandboxes are measured; 5 s
 	Builder       Builder       // makes templates; nil = the server builds none
 	Images        Images        // loses the images that nothing needs; nil = all stay
 	ImagesEvery   time.Duration // how often they are looked through; 10 min
+
+	// MaxAge is how long a sandbox may live at the most, however often it is extended, from
+	// its creation; 0 = as long as it is extended.
+	MaxAge           time.Duration
+	ProjectSandboxes int // alive at once of one project; 0 = any
+	ProjectMilliCPU  int // that those may use, in all; 0 = any
+	ProjectMemoryMB  int // likewise
+	ProjectCreates   int // a minute by one project; 0 = any
+	// ProjectProfiles are of sandboxes for which neither their request nor their template says
+	// one, by project; none = root.
+	ProjectProfiles map[hutch.ProjectID]hutch.Profile
+	// HostMemory says what memory the host has; nil = sandboxes' memory is not counted.
+	HostMemory      func() (Memory, error)
+	MemoryReserveMB int     // of it sandboxes do not get; a twentieth, at least 512
+	Overcommit      float64 // how many times the rest is given out; 10
+
+	Prepare    int           // machines kept ready at the most; 0 = none
+	PrepareFor time.Duration // how long a create is a reason to keep one like it ready; 5 min
+
+	ReconcileEvery time.Duration // how often records and host are compared; 1 min
+	SecondLook     time.Duration // how long after the first look the second is taken; 2 s
 }
 
 // Control is the control plane. Its methods are safe for concurrent use.
@@ -140,16 +188,20 @@ type Control struct {
 	nodes Nodes // set once by Attach, before Run
 
 	admission *admission
+	spares    *spares
 	creating  claims[hutch.SandboxID] // ids of creates under way
 	swept     claims[hutch.SandboxID] // sandboxes that a sweep ends or carries on
 	owedEnds  owed[owedEnd]
+	turns     turns
 	owedTurns owed[hutch.Epoch] // pauses and resumes whose outcome is not on record
 	strays    strays
+	silences  silences
 	execs     *execLog
 	activity  *activity
 	watchers  *eventWatchers
 	tails     *quota.Quota[hutch.ProjectID]
 	meter     *meter
+	ledger    *ledger
 	builds    *builds
 	audit     *auditLog
 
@@ -169,12 +221,12 @@ func New(cfg Config, st store.Store, m Metrics, log *slog.Logger) *Control {
 	work, cancel := context.WithCancelCause(context.Background())
 	c := &Control{
 		cfg: cfg, store: st, metrics: m, log: log.With("component", "control"),
-		admission: newAdmission(cfg, m.QueueLength),
-		activity:  newActivity(), watchers: newEventWatchers(), tails: quota.New[hutch.ProjectID](maxTails),
+		admission: newAdmission(cfg, m.QueueLength), spares: newSpares(cfg.Prepare, cfg.PrepareFor),
+		activity: newActivity(), watchers: newEventWatchers(), tails: quota.New[hutch.ProjectID](maxTails),
 		work: work, cancel: cancel,
 		ready: hutch.Errorf(hutch.CodeUnavailable, "starting: sandboxes of the last run are being taken over"),
 	}
-	c.meter = newMeter()
+	c.meter, c.ledger = newMeter(), newLedger()
 	c.builds = newBuilds()
 	c.audit = newAuditLog(st, c.log)
 	c.execs = newExecLog(st, c.log, c.watchers.wake)
@@ -188,11 +240,26 @@ func (c *Control) Attach(n Nodes) { c.nodes = n }
 
 // Close waits for what is under way for callers, and for every record to be written.
 func (c *Control) Close() {
+	c.admission.stop()
 	c.cancel(hutch.Errorf(hutch.CodeUnavailable, "the server is stopping"))
 	c.builds.close()
 	c.wg.Wait()
+	c.writeUsage(context.Background(), choice{grown: true})
 	c.execs.close()
 	c.audit.close()
+}
+
+// Drain refuses creates from now on, also those that wait for their turn, and returns once those
+// under way are finished, or with ctx. Prepared machines are removed. Everything else goes on.
+func (c *Control) Drain(ctx context.Context) error {
+	over := c.admission.stop()
+	select {
+	case <-over:
+		c.removeSpares(ctx)
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Ready returns nil if a create would work now, else why not.

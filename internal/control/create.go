@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/id"
 )
 
@@ -28,7 +30,9 @@ func (c *Control) CreateSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (hutch.Sandbox, error) {
 	begun := time.Now()
 	if req.ID == "" {
-		req.ID = hutch.SandboxID(id.NewSandbox())
+		claimed, release := c.ClaimPrepared(ctx, req)
+		defer release()
+		req.ID = cmp.Or(claimed, hutch.SandboxID(id.NewSandbox()))
 	}
 	release, err := c.alone(ctx, req.ID)
 	if err != nil {
@@ -55,15 +59,28 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
-	leave, err := c.admission.enter(ctx)
+	if err := c.admission.ask(sb, begun); err != nil {
+		return hutch.Sandbox{}, err
+	}
+	leave, err := c.admission.enter(ctx, sb.Project)
 	if err != nil {
+		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
+	defer c.spares.poke()
 	defer leave()
+	if ctx.Err() != nil { // its turn and its caller's leaving came together
+		c.admission.askedInVain(sb.Project)
+		return hutch.Sandbox{}, errLeftQueued(ctx)
+	}
 	c.metrics.CreateStage("queue", time.Since(begun))
-	if err := c.admission.reserve(sb.ID); err != nil {
+	if err := c.admission.reserve(sb); err != nil {
+		c.admission.askedInVain(sb.Project)
 		return hutch.Sandbox{}, err
 	}
+	c.spares.note(kindOf(sb), time.Now())
+	c.makeRoom(ctx)
+	c.spares.drop(sb.ID) // from here on it is the sandbox's
 	return c.start(ctx, sb, begun)
 }
 
@@ -96,10 +113,12 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		t := time.Now()
+		failpoint.At(failpoint.CreateBegun)
 		// Not under gctx: a start that fails is recorded too.
 		if err := c.store.CreateSandbox(ctx, sb, event(sb, "sandbox.creating", "template", sb.Template)); err != nil {
 			return fmt.Errorf("record sandbox: %w", err)
 		}
+		failpoint.At(failpoint.CreateRecorded)
 		c.watchers.wake()
 		c.metrics.CreateStage("record", time.Since(t))
 		return nil
@@ -112,13 +131,17 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 	})
 	if err := g.Wait(); err != nil {
 		c.log.Error("create", "sandbox", sb.ID, "op", "create", "error", err)
-		if out := c.undoStart(ctx, sb); out.EndReason != "" && out.EndReason != hutch.EndStartFailed {
+		err = startError(err)
+		if out := c.undoStart(ctx, sb, err); out.EndReason != "" && out.EndReason != hutch.EndStartFailed {
 			return hutch.Sandbox{}, goneError(out) // killed, or over its time, while it was started
 		}
-		return hutch.Sandbox{}, startError(err)
+		return hutch.Sandbox{}, err
 	}
+	failpoint.At(failpoint.CreateMade)
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
-		c.metrics.CreateStage(name, stages[name])
+		if name != hutch.BootPrepared {
+			c.metrics.CreateStage(name, stages[name])
+		}
 	}
 	return c.finishStart(ctx, sb, begun, stages)
 }
@@ -128,11 +151,18 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	t := time.Now()
 	boot := t.Sub(begun)
 	data := []string{"boot_ms", strconv.FormatInt(boot.Milliseconds(), 10)}
+	mode := hutch.BootCold
+	if stood, ok := stages[hutch.BootPrepared]; ok {
+		mode = hutch.BootPrepared
+		data = append(data, "stood_ms", strconv.FormatInt(stood.Milliseconds(), 10))
+		delete(stages, hutch.BootPrepared)
+	}
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		data = append(data, "stage."+name+"_us", strconv.FormatInt(stages[name].Microseconds(), 10))
 	}
 	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
-		s.StartedAt, s.Boot, s.BootMode = t, boot, "cold"
+		s.StartedAt, s.Boot, s.BootMode = t, boot, mode
+		s.LeasedTo = leaseFrom(t, s.Lease) // its owner hears of it now
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", data...))
 	if errors.Is(err, hutch.ErrStale) { // ended, or killed, in the moment it started
@@ -142,22 +172,30 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 		return hutch.Sandbox{}, err
 	}
 	if err != nil {
-		c.undoStart(ctx, sb)
-		return hutch.Sandbox{}, hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox could not be recorded, and was removed: try again")
+		err = hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox could not be recorded, and was removed: try again")
+		c.undoStart(ctx, sb, err)
+		return hutch.Sandbox{}, err
 	}
+	failpoint.At(failpoint.CreateFinished)
 	c.metrics.CreateStage("finish", time.Since(t))
 	c.metrics.CreateStage("total", time.Since(begun))
 	c.activity.touch(sb.ID)
+	c.ledger.open(out, t, hutch.UsageTotal{})
 	c.log.Info("running", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "create", "template", sb.Template, "boot_ms", boot.Milliseconds())
 	return out, nil
 }
 
 // undoStart makes true on the host and in the records that the sandbox never ran, now or
-// by a sweep, and returns its record, if it has one.
-func (c *Control) undoStart(ctx context.Context, sb hutch.Sandbox) hutch.Sandbox {
+// by a sweep, and returns its record, if it has one. It keeps what the caller is told of why.
+func (c *Control) undoStart(ctx context.Context, sb hutch.Sandbox, why error) hutch.Sandbox {
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	return c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndStartFailed, "it could not be started"})
+	detail := "it could not be started"
+	var e *hutch.Error
+	if errors.As(why, &e) {
+		detail = e.Message
+	}
+	return c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndStartFailed, detail})
 }
 
 // startError is what a caller is told of a start that failed: typed errors as they are,

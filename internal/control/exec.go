@@ -11,6 +11,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/id"
 )
 
@@ -67,6 +68,7 @@ func (c *Control) launch(ctx context.Context, sb hutch.Sandbox, x hutch.Exec, sp
 		c.execs.abandon(x.ID)
 		return hutch.Exec{}, err
 	}
+	failpoint.At(failpoint.ExecLaunched)
 	c.activity.add(sb.ID, +1)
 	x.CreatedAt = at
 	x = c.execs.started(x.ID, pid, at, started(x))
@@ -113,20 +115,30 @@ func (c *Control) running(ctx context.Context, p hutch.ProjectID, sid hutch.Sand
 
 // WaitExec returns the command once it has ended.
 func (c *Control) WaitExec(ctx context.Context, p hutch.ProjectID, sid hutch.SandboxID, xid hutch.ExecID) (hutch.Exec, error) {
+	silent, leave := c.silences.wait(sid)
+	defer leave()
 	for unknown := false; ; {
 		x, err := c.execOf(ctx, p, sid, xid)
 		if err != nil || x.Result != nil {
 			return x, err
 		}
-		ended := c.execs.ended(xid)
-		if ended == nil && unknown {
-			return x, hutch.Errorf(hutch.CodeSandboxGone, "how command %s ended is not on record: its sandbox was lost", xid)
-		}
-		if unknown = ended == nil; unknown {
+		ended, undecided := c.execs.ended(xid)
+		if ended == nil && undecided == nil {
+			if unknown {
+				return x, hutch.Errorf(hutch.CodeSandboxGone, "how command %s ended is not on record: its sandbox was lost", xid)
+			}
+			unknown = true
 			continue // its end was stored between the two reads
 		}
+		unknown = false
 		select {
 		case <-ended:
+		case <-undecided:
+		case <-silent:
+			if x, err := c.execOf(ctx, p, sid, xid); err != nil || x.Result != nil { // in the same moment
+				return x, err
+			}
+			return x, errSilent(sid, xid)
 		case <-ctx.Done():
 			return x, hutch.Wrap(hutch.CodeCancelled, context.Cause(ctx), "the caller stopped waiting; the command goes on")
 		}
@@ -218,10 +230,10 @@ func (c *Control) FollowExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	case res == nil: // NoWait, and it still runs
 		return x, nil
 	}
-	if x.Result == nil {
-		x.Result = res
+	if x.Result != nil {
+		return x, nil
 	}
-	return x, nil
+	return c.WaitExec(ctx, p, sid, xid) // the record is more than what the guest says
 }
 
 // WriteStdin gives a command a part of its stdin and returns how much it has in all.

@@ -12,6 +12,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
 	"hutch.dev/hutch/internal/x/backoff"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // execLog writes the records of commands behind the answers. What is on its way to the
@@ -114,11 +115,12 @@ func (l *execLog) abandon(id hutch.ExecID) {
 	delete(l.entries, id)
 }
 
-// track takes in a command that runs, as the store has it. Nobody else may know of it yet.
-func (l *execLog) track(x hutch.Exec) {
-	if first, _ := l.begin(x); first {
+// track takes in a command that runs, as the store has it, unless it is known.
+func (l *execLog) track(x hutch.Exec) (first bool) {
+	if first, _ = l.begin(x); first {
 		l.resume(x)
 	}
+	return first
 }
 
 // finish gives a command its result and writes it soon. First is false if it has one
@@ -171,6 +173,7 @@ func (l *execLog) write(e *execEntry) {
 		}
 		err := l.store.PutExec(context.Background(), rec, ev...)
 		if err == nil && len(ev) > 0 {
+			failpoint.At(failpoint.ExecRecorded)
 			l.wake()
 		}
 		if r := rec.Result; err == nil && r != nil {
@@ -292,14 +295,20 @@ func (e *execEntry) isBegun() bool {
 	}
 }
 
-// ended returns a channel that is closed at the command's end, nil if it is not known here.
-func (l *execLog) ended(id hutch.ExecID) <-chan struct{} {
+// ended returns a channel that is closed at the command's end; nil if it is not known here. Whether
+// it is may be undecided: then undecided is closed when that is over. Who has taken its place
+// just to find out that it has ended already will never say that it ends.
+func (l *execLog) ended(id hutch.ExecID) (ended, undecided <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.entries[id]; e != nil {
-		return e.ended
+	e := l.entries[id]
+	switch {
+	case e == nil:
+		return nil, nil
+	case !e.isBegun():
+		return nil, e.begun
 	}
-	return nil
+	return e.ended, nil
 }
 
 // running returns the commands of a sandbox that were started and have no result.

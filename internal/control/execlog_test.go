@@ -212,7 +212,7 @@ func TestExecLogFirstEndStays(t *testing.T) {
 		l, _ := newTestLog(m)
 		defer l.close()
 		l.track(testExec)
-		ended := l.ended("e1")
+		ended, _ := l.ended("e1")
 		for i := range 3 {
 			first, err := l.finish(t.Context(), "e1", hutch.ExecResult{ExitCode: i}, endEvent)
 			if err != nil || first != (i == 0) {

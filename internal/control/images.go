@@ -21,21 +21,31 @@ type Images interface {
 // collectImages removes the images that no template points at and no living sandbox was
 // made from.
 func (c *Control) collectImages(ctx context.Context) error {
-	// The living first: a sandbox that is made meanwhile has its image from a template.
+	// Templates before the living and after: of a sandbox that is made between two of the looks
+	// the template is in one of them, even if it is deleted at once.
+	needed := map[string]bool{}
+	templates := func() error {
+		l, err := c.store.Templates(ctx)
+		if err != nil {
+			return fmt.Errorf("list templates: %w", err)
+		}
+		for _, t := range l {
+			needed[t.Image] = true
+		}
+		return nil
+	}
+	if err := templates(); err != nil {
+		return err
+	}
 	alive, err := c.allAlive(ctx)
 	if err != nil {
 		return err
 	}
-	templates, err := c.store.Templates(ctx)
-	if err != nil {
-		return fmt.Errorf("list templates: %w", err)
-	}
-	needed := map[string]bool{}
 	for _, sb := range alive {
 		needed[sb.Image] = true
 	}
-	for _, t := range templates {
-		needed[t.Image] = true
+	if err := templates(); err != nil {
+		return err
 	}
 	n, err := c.cfg.Images.Collect(ctx, func(digest string) bool { return needed[digest] })
 	if n > 0 {

@@ -47,6 +47,14 @@ func newMeter() *meter {
 	return &meter{series: map[hutch.SandboxID]*series{}, asking: make(chan struct{}, diskAtOnce)}
 }
 
+// wants says whether a sample taken now is to be kept: one every so often is.
+func (m *meter) wants(id hutch.SandboxID, now time.Time, every time.Duration) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.series[id]
+	return r == nil || now.Sub(r.at) >= every-every/8 // a tick that comes a little early is its tick
+}
+
 // add makes a sample whole and keeps it.
 func (m *meter) add(id hutch.SandboxID, s hutch.Sample, cpu time.Duration, most int) {
 	m.mu.Lock()
@@ -136,23 +144,34 @@ func (m *meter) told(id hutch.SandboxID, u hutch.DiskUsage) {
 	}
 }
 
-// sampling measures every running sandbox until ctx ends.
+// sampling measures the living sandboxes until ctx ends.
 func (c *Control) sampling(ctx context.Context) {
-	t := time.NewTicker(c.cfg.SampleEvery)
+	t := time.NewTicker(min(c.cfg.UsageEvery, c.cfg.SampleEvery))
 	defer t.Stop()
+	var listed, written time.Time
 	for {
+		if now := time.Now(); now.Sub(listed) >= c.cfg.SampleEvery-c.cfg.SampleEvery/8 {
+			c.listLiving(ctx, now)
+			listed = now
+		}
+		for _, k := range c.ledger.due(time.Now(), c.activity.lastUse) {
+			c.measure(ctx, k)
+		}
+		if now := time.Now(); now.Sub(written) >= flushEvery {
+			c.writeUsage(ctx, choice{})
+			written = now
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			c.sample(ctx)
 		}
 	}
 }
 
-// sample measures every running sandbox once. A paused one uses nothing, and is not woken
-// to be asked.
-func (c *Control) sample(ctx context.Context) {
+// listLiving finds out which sandboxes there are to measure, and asks some of them for their
+// disk. A paused one is not woken to be asked.
+func (c *Control) listLiving(ctx context.Context, now time.Time) {
 	all, err := c.allAlive(ctx)
 	if err != nil {
 		return // the sweep, which lists them too, says why
@@ -160,15 +179,10 @@ func (c *Control) sample(ctx context.Context) {
 	alive := make(map[hutch.SandboxID]bool, len(all))
 	for _, sb := range all {
 		alive[sb.ID] = true
-		if sb.State != hutch.StateRunning {
-			continue
+		if err := c.account(ctx, sb); err != nil && ctx.Err() == nil {
+			c.log.Error("charge", "sandbox", sb.ID, "op", "usage", "error", err)
 		}
-		s, cpu, err := c.nodes.Usage(ctx, sb.ID, sb.Epoch)
-		if err != nil {
-			continue // it is ending, or being changed: there is another look soon
-		}
-		c.meter.add(sb.ID, s, cpu, int(keptFor/c.cfg.SampleEvery))
-		if sb.Transition == "" && c.meter.toAsk(sb.ID, time.Now()) {
+		if sb.State == hutch.StateRunning && sb.Transition == "" && c.meter.toAsk(sb.ID, time.Now()) {
 			c.wg.Go(func() {
 				defer func() { <-c.meter.asking }()
 				c.askDisk(ctx, sb)
@@ -176,6 +190,7 @@ func (c *Control) sample(ctx context.Context) {
 		}
 	}
 	c.meter.keep(alive)
+	c.ledger.keep(alive, now)
 }
 
 // askDisk asks a guest how full its disk is. It is no use of the sandbox.

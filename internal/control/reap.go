@@ -6,17 +6,20 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // purgeInterval is how often the records of the long dead are removed: they are kept
 // for hours, so minutes are fine.
 const purgeInterval = time.Minute
 
-// Run ends what has expired or idled, carries on what was left undone, and removes old
-// records, until ctx ends. The nodes hold deadlines too; whoever comes first ends the
-// sandbox, and the other finds it gone.
+// Run ends what has expired or idled or lost its owner, carries on what was left undone, makes
+// records and host agree, and removes old records, until ctx ends. The nodes hold deadlines
+// too; whoever comes first ends the sandbox, and the other finds it gone.
 func (c *Control) Run(ctx context.Context) error {
 	c.wg.Go(func() { c.sampling(ctx) })
+	c.wg.Go(func() { c.reconciling(ctx) })
+	c.wg.Go(func() { c.preparing(ctx) })
 	t := time.NewTicker(c.cfg.SweepInterval)
 	defer t.Stop()
 	var purged time.Time
@@ -61,7 +64,9 @@ func (c *Control) sweep(ctx context.Context, now time.Time) {
 		if _, ok := owed[sb.ID]; ok {
 			continue
 		}
-		if why, detail := c.due(sb, now); why != "" {
+		if why, detail := c.due(sb, now); why == hutch.EndOwnerGone {
+			c.wg.Go(func() { c.endOwnerless(ctx, sb) })
+		} else if why != "" {
 			c.wg.Go(func() { c.endDue(ctx, sb.ID, owedEnd{sb.Epoch, why, detail}) })
 		}
 	}
@@ -71,9 +76,11 @@ func (c *Control) sweep(ctx context.Context, now time.Time) {
 func (c *Control) due(sb hutch.Sandbox, now time.Time) (hutch.SandboxEnd, string) {
 	switch {
 	case sb.Transition == hutch.Killing:
-		return hutch.EndKilled, ""
+		return announced(sb)
 	case !now.Before(sb.ExpiresAt):
 		return hutch.EndExpired, "its time to live was over"
+	case sb.State != hutch.StateNew && lapsed(sb, now): // a start has its own limit
+		return hutch.EndOwnerGone, ""
 	case sb.State == hutch.StateRunning && sb.IdleTimeout > 0 && c.activity.idle(sb.ID, now) >= sb.IdleTimeout:
 		return hutch.EndIdle, "it was not used for its idle timeout"
 	}
@@ -90,12 +97,56 @@ func (c *Control) endDue(ctx context.Context, id hutch.SandboxID, end owedEnd) {
 	defer release()
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	c.makeEnd(ctx, id, end)
+	if end, ok := c.announce(ctx, id, end); ok {
+		c.makeEnd(ctx, id, end)
+	}
+}
+
+// announce puts on record why a sandbox is about to be ended, where nothing else says so: if
+// the server dies in between, the next one finds a machine that has exited, or is to. It is false
+// if somebody else acts on the sandbox; a sweep looks again.
+func (c *Control) announce(ctx context.Context, id hutch.SandboxID, end owedEnd) (owedEnd, bool) {
+	switch end.why {
+	case hutch.EndIdle, hutch.EndOwnerGone, hutch.EndBudget:
+	default:
+		return end, true
+	}
+	sb, err := c.update(ctx, id, end.epoch, func(s *hutch.Sandbox) error {
+		if s.Transition == hutch.Killing && s.EndReason == end.why { // by an earlier try
+			return errAlready
+		}
+		if err := s.Begin(hutch.Killing); err != nil {
+			return err
+		}
+		s.EndReason, s.EndDetail = end.why, end.detail
+		return nil
+	})
+	switch {
+	case err == nil:
+		end.epoch = sb.Epoch
+	case errors.Is(err, errAlready):
+	case errors.Is(err, hutch.ErrStale), errors.Is(err, hutch.ErrConflict), errors.Is(err, hutch.ErrSandboxGone):
+		return end, false
+	default: // that it cannot be recorded is no reason to let it run
+		c.log.Error("record", "sandbox", id, "op", "end", "reason", string(end.why), "error", err)
+	}
+	return end, true
+}
+
+// announced is why a sandbox that is on record as being killed is: somebody asked for it, unless
+// it says otherwise.
+func announced(sb hutch.Sandbox) (hutch.SandboxEnd, string) {
+	if sb.EndReason != "" {
+		return sb.EndReason, sb.EndDetail
+	}
+	return hutch.EndKilled, ""
 }
 
 // makeEnd ends a sandbox on its host and on record. What fails is owed to the next sweep.
 // It returns the record, which is empty if there is none or it can't be had.
 func (c *Control) makeEnd(ctx context.Context, id hutch.SandboxID, end owedEnd) hutch.Sandbox {
+	failpoint.At(failpoint.ReapDue)
+	c.measure(ctx, look{id: id, epoch: end.epoch})
 	err := c.nodes.KillSandbox(ctx, id, end.epoch)
 	if errors.Is(err, hutch.ErrStale) { // somebody else acts on it, and a sweep looks again
 		c.owedEnds.done(id)
@@ -150,6 +201,9 @@ func (c *Control) purge(ctx context.Context, now time.Time) {
 	}
 	if err == nil {
 		_, err = c.store.PurgeAudit(ctx, now.Add(-c.cfg.AuditFor))
+	}
+	if err == nil {
+		_, err = c.store.PurgeUsage(ctx, now.Add(-c.cfg.UsageFor))
 	}
 	if err != nil {
 		if ctx.Err() == nil {

@@ -12,6 +12,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
 	"hutch.dev/hutch/internal/x/backoff"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // adoptParallel is how many sandboxes are taken over at once: each is a few calls that wait.
@@ -28,27 +29,25 @@ func (c *Control) Recover(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(adoptParallel)
 	for _, sb := range alive {
-		c.admission.restore(sb.ID)
+		c.admission.restore(sb)
 		g.Go(func() error { return c.recoverOne(gctx, sb) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	left, err := c.nodes.Leftovers(ctx)
+	// Nobody starts or ends anything yet, so one look is enough.
+	left, err := c.look(ctx, false)
 	if err != nil {
 		return err
 	}
-	for _, id := range left {
-		c.log.Warn("removing the remains of a sandbox that is not on record", "sandbox", id, "op", "recover")
-		err := c.nodes.Sweep(ctx, id)
-		if err != nil {
-			c.log.Error("sweep", "sandbox", id, "op", "recover", "error", err)
-		}
-		c.metrics.Operation("sweep_orphan", err)
+	if err := c.mend(ctx, left); err != nil {
+		return err
 	}
+	failpoint.At(failpoint.RecoverMended)
 	if err := c.failCutBuilds(ctx); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.RecoverBuilds)
 	c.setReady(nil)
 	return nil
 }
@@ -86,9 +85,9 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		return err
 	}
 	c.activity.touch(sb.ID)
-	for _, x := range running {
-		c.activity.add(sb.ID, +1)
-		c.execs.track(x)
+	c.track(running)
+	if sb, err = c.clipRecord(ctx, sb); err != nil {
+		return err
 	}
 	why, err := c.adopt(ctx, sb)
 	if errors.Is(err, hutch.ErrSandboxGone) {
@@ -99,13 +98,16 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		// a sandbox that is given up.
 		return fmt.Errorf("take over %s: %w", sb.ID, err)
 	}
+	failpoint.At(failpoint.RecoverAdopted)
 	err = c.nodes.WatchExecs(ctx, sb.ID, sb.Epoch, running)
 	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
 		return fmt.Errorf("watch the commands of %s: %w", sb.ID, err)
 	}
 	switch sb.Transition {
 	case hutch.Killing:
-		c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndKilled, ""})
+		why, detail := announced(sb)
+		c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, why, detail})
+		return nil
 	case hutch.Starting:
 		return c.recoverStart(ctx, sb)
 	case hutch.Pausing, hutch.Resuming:
@@ -113,8 +115,20 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 			c.log.Error("finish", "sandbox", sb.ID, "op", string(sb.Transition), "error", err)
 		}
 	}
+	if err := c.renewAfterOutage(ctx, sb); err != nil {
+		return err
+	}
 	c.log.Info("taken over", "sandbox", sb.ID, "epoch", sb.Epoch, "op", "recover", "state", string(sb.State))
 	return nil
+}
+
+// track takes in commands that run, which are use of their sandboxes.
+func (c *Control) track(running []hutch.Exec) {
+	for _, x := range running {
+		if c.execs.track(x) {
+			c.activity.add(x.Sandbox, +1)
+		}
+	}
 }
 
 // adoptTries is how often a sandbox is tried to be taken over, with adoptPolicy's waits.
@@ -145,7 +159,8 @@ func (c *Control) recoverStart(ctx context.Context, sb hutch.Sandbox) error {
 	}
 	now := time.Now()
 	_, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
-		s.StartedAt, s.Boot, s.BootMode = now, now.Sub(s.CreatedAt), "cold"
+		s.StartedAt, s.Boot, s.BootMode = now, now.Sub(s.CreatedAt), hutch.BootCold
+		s.LeasedTo = leaseFrom(now, s.Lease)
 		return s.Finish(hutch.Starting, sb.Epoch)
 	}, event(sb, "sandbox.started", "recovered", "true"))
 	if errors.Is(err, hutch.ErrStale) { // it ended meanwhile
@@ -162,7 +177,7 @@ func (c *Control) recordLost(ctx context.Context, sb hutch.Sandbox, why hutch.Sa
 	detail := ""
 	switch {
 	case sb.Transition == hutch.Killing:
-		why = hutch.EndKilled
+		why, detail = announced(sb)
 	case sb.State == hutch.StateNew:
 		why, detail = hutch.EndStartFailed, cutStart
 	default:
@@ -174,6 +189,7 @@ func (c *Control) recordLost(ctx context.Context, sb hutch.Sandbox, why hutch.Sa
 	if _, err := c.ended(ctx, sb.ID, why, detail); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.RecoverLost)
 	// Only now may the note on how it ended go.
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // SandboxEnded records that a sandbox is gone for a reason of its own. It is the node's
@@ -34,9 +35,10 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 	if err := c.endExecs(ctx, id); err != nil {
 		return hutch.Sandbox{}, err
 	}
+	failpoint.At(failpoint.EndExecs)
 	// Before anyone can read that it is dead: who reads that may rely on its place.
 	c.admission.unreserve(id)
-	for {
+	for end := time.Now(); ; {
 		sb, err := c.store.Sandbox(ctx, id)
 		if err != nil {
 			return sb, fmt.Errorf("read sandbox %s: %w", id, err)
@@ -44,13 +46,15 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		if sb.State == hutch.StateDead {
 			return sb, nil
 		}
+		// It is charged to its end, on record before that is.
+		end = c.settleUsage(ctx, sb, end)
+		failpoint.At(failpoint.EndCharged)
 		if sb.Transition == hutch.Killing && why == hutch.EndStartFailed {
 			why, detail = hutch.EndKilled, "" // which is why it did not start
 		}
-		now := time.Now()
 		out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error {
 			s.End(why, detail)
-			s.EndedAt = now
+			s.EndedAt = end
 			s.Env = nil // the tenant's secrets have done their service
 			return nil
 		}, event(sb, sandboxEnded, "reason", string(why), "detail", detail))
@@ -60,8 +64,10 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		if err != nil {
 			return sb, fmt.Errorf("record the end of %s: %w", id, err)
 		}
+		failpoint.At(failpoint.EndRecorded)
 		c.activity.forget(id)
 		c.strays.forget(id)
+		c.silences.end(id)
 		c.execs.forget(id)
 		c.metrics.SandboxEnded(why)
 		c.log.Info("dead", "sandbox", id, "epoch", out.Epoch, "op", "end", "reason", string(why))

@@ -8,6 +8,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // load returns a sandbox of a project, dead ones too. One of another project is not found.
@@ -105,6 +106,9 @@ func (c *Control) extend(ctx context.Context, p hutch.ProjectID, id hutch.Sandbo
 	if err != nil {
 		return sb, err
 	}
+	if last := c.clip(sb.CreatedAt, at); last.Before(at) {
+		at, ttl = last, max(0, ttl-at.Sub(last))
+	}
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
 	var already hutch.Sandbox
@@ -132,6 +136,7 @@ func (c *Control) extend(ctx context.Context, p hutch.ProjectID, id hutch.Sandbo
 	if err != nil {
 		return out, err
 	}
+	failpoint.At(failpoint.ExtendRecorded)
 	c.activity.touch(id)
 	return c.passDeadline(ctx, out)
 }
@@ -165,25 +170,47 @@ func (c *Control) ResumeSandbox(ctx context.Context, p hutch.ProjectID, id hutch
 // errAlready says that a sandbox is what it was asked to become.
 var errAlready = errors.New("it is that already")
 
-// change carries a sandbox through transition t, to which state to is the end.
+// errUnderWay says that a sandbox is becoming what it was asked to become.
+var errUnderWay = errors.New("it is becoming that")
+
+// change carries a sandbox through transition t, to which state to is the end. If another
+// call is at that already, what comes of it is this call's answer too.
 func (c *Control) change(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition, to hutch.State) (sb hutch.Sandbox, err error) {
 	defer func() { c.metrics.Operation(string(t), err) }()
 	if sb, err = c.alive(ctx, p, id); err != nil {
 		return sb, err
 	}
+	return c.turns.join(ctx, turnOf{id, t}, func() (hutch.Sandbox, error) { return c.makeTurn(ctx, sb, t, to) })
+}
+
+// makeTurn is change for the one call that makes it.
+func (c *Control) makeTurn(ctx context.Context, sb hutch.Sandbox, t hutch.Transition, to hutch.State) (_ hutch.Sandbox, err error) {
+	id := sb.ID
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
 	var already hutch.Sandbox
-	sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error {
-		if s.State == to && s.Transition == "" {
+	begin := func(s *hutch.Sandbox) error {
+		switch {
+		case s.State == to && s.Transition == "":
 			already = *s
 			return errAlready
-		}
-		if s.Transition != "" && s.State != hutch.StateDead {
+		case s.Transition == t:
+			return errUnderWay
+		case s.Transition != "" && s.State != hutch.StateDead:
 			return hutch.Errorf(hutch.CodeConflict, "sandbox %s is %s: try again when that has ended", id, s.Transition)
 		}
 		return s.Begin(t)
-	})
+	}
+	for {
+		var out hutch.Sandbox
+		if out, err = c.mutate(ctx, sb, begin); !errors.Is(err, errUnderWay) {
+			sb = out
+			break
+		}
+		if sb, err = c.awaitTurn(ctx, sb.Project, id, t); err != nil {
+			return sb, err
+		}
+	}
 	if errors.Is(err, errAlready) {
 		c.activity.touch(id)
 		return already, nil
@@ -191,12 +218,14 @@ func (c *Control) change(ctx context.Context, p hutch.ProjectID, id hutch.Sandbo
 	if err != nil {
 		return sb, err
 	}
+	failpoint.At(failpoint.TurnBegun)
 	if err := c.act(ctx, sb, t); err != nil {
 		c.abandon(ctx, sb, t)
 		return sb, err
 	}
 	out, err := c.finished(ctx, sb, t)
 	if err == nil {
+		failpoint.At(failpoint.TurnFinished)
 		c.activity.touch(id)
 		c.log.Info(string(to), "sandbox", id, "epoch", sb.Epoch, "op", string(t))
 	}
@@ -206,6 +235,7 @@ func (c *Control) change(ctx context.Context, p hutch.ProjectID, id hutch.Sandbo
 // finished records that transition t of sb has been made. One that was overtaken by the
 // sandbox's end is hutch.ErrSandboxGone.
 func (c *Control) finished(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) (hutch.Sandbox, error) {
+	failpoint.At(failpoint.TurnMade)
 	to := hutch.StateRunning
 	if t == hutch.Pausing {
 		to = hutch.StatePaused
@@ -247,9 +277,18 @@ func (c *Control) finishTransition(ctx context.Context, sb hutch.Sandbox) error 
 func (c *Control) act(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) error {
 	switch t {
 	case hutch.Pausing:
-		return c.nodes.PauseSandbox(ctx, sb.ID, sb.Epoch)
+		if err := c.nodes.PauseSandbox(ctx, sb.ID, sb.Epoch); err != nil {
+			return err
+		}
+		c.turn(ctx, sb, hutch.StatePaused)
+		return nil
 	case hutch.Resuming:
-		return c.nodes.ResumeSandbox(ctx, sb.ID, sb.Epoch)
+		c.turn(ctx, sb, hutch.StateRunning)
+		err := c.nodes.ResumeSandbox(ctx, sb.ID, sb.Epoch)
+		if err != nil {
+			c.turn(ctx, sb, sb.State)
+		}
+		return err
 	default:
 		return hutch.Errorf(hutch.CodeInternal, "no act for %s", t)
 	}
@@ -264,16 +303,40 @@ func (c *Control) KillSandbox(ctx context.Context, p hutch.ProjectID, id hutch.S
 	}
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
-	if sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error { return s.Begin(hutch.Killing) }); err != nil {
-		if errors.Is(err, hutch.ErrConflict) {
-			return c.awaitDead(ctx, p, id)
-		}
+	found := sb
+	sb, err = c.mutate(ctx, sb, func(s *hutch.Sandbox) error { return s.Begin(hutch.Killing) })
+	switch {
+	case errors.Is(err, hutch.ErrConflict):
+		return c.awaitDead(ctx, p, id)
+	case errors.Is(err, hutch.ErrSandboxGone):
 		return sb, err
+	case err != nil:
+		return c.killUnrecorded(ctx, found, err)
 	}
+	failpoint.At(failpoint.KillBegun)
+	if err := c.account(ctx, sb); err != nil {
+		c.log.Error("charge", "sandbox", id, "op", "usage", "error", err)
+	}
+	c.measure(ctx, look{id: id, epoch: sb.Epoch})
 	if err := c.nodes.KillSandbox(ctx, id, sb.Epoch); err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
 		return sb, err // Killing stays in the record: the sweep carries it on
 	}
+	failpoint.At(failpoint.KillMade)
 	return c.ended(ctx, id, hutch.EndKilled, "")
+}
+
+// killUnrecorded ends a sandbox whose record refuses that it is being ended: with a full disk
+// that must go on, as it is what makes room. Until its end is on record, which may be at once,
+// the caller is told that it is not.
+func (c *Control) killUnrecorded(ctx context.Context, sb hutch.Sandbox, err error) (hutch.Sandbox, error) {
+	c.log.Warn("a sandbox is ended before that is on record", "sandbox", sb.ID, "op", "kill", "error", err)
+	if release, _ := c.swept.take(sb.ID); release != nil { // so that nobody takes it for one that was lost
+		defer release()
+	}
+	if out := c.makeEnd(ctx, sb.ID, owedEnd{sb.Epoch, hutch.EndKilled, ""}); out.State == hutch.StateDead {
+		return out, nil
+	}
+	return sb, err
 }
 
 // awaitDead waits for a kill that another caller began.
@@ -286,6 +349,21 @@ func (c *Control) awaitDead(ctx context.Context, p hutch.ProjectID, id hutch.San
 		select {
 		case <-ctx.Done():
 			return sb, hutch.Wrap(hutch.CodeUnavailable, context.Cause(ctx), "sandbox %s is still being ended: look again later", id)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// awaitTurn waits until transition t of a sandbox, which a sweep carries on, is no longer under way.
+func (c *Control) awaitTurn(ctx context.Context, p hutch.ProjectID, id hutch.SandboxID, t hutch.Transition) (hutch.Sandbox, error) {
+	for {
+		sb, err := c.alive(ctx, p, id)
+		if err != nil || sb.Transition != t {
+			return sb, err
+		}
+		select {
+		case <-ctx.Done():
+			return sb, hutch.Wrap(hutch.CodeUnavailable, context.Cause(ctx), "sandbox %s is still %s: look again later", id, t)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

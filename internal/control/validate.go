@@ -1,13 +1,17 @@
 package control
 
 import (
-	"regexp"
+	"cmp"
+	"context"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"hutch.dev/hutch"
+
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // plan turns a request and its template into the record of a sandbox to be, or says
@@ -21,7 +25,17 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
+	profile, err := profileOf(req.Profile, t.Profile, c.cfg.ProjectProfiles[req.Project])
+	if err != nil {
+		return hutch.Sandbox{}, err
+	}
 	if err := checkIdle(req.IdleTimeout); err != nil {
+		return hutch.Sandbox{}, err
+	}
+	if err := checkLease(req.Lease); err != nil {
+		return hutch.Sandbox{}, err
+	}
+	if err := c.checkBudget(req.Budget); err != nil {
 		return hutch.Sandbox{}, err
 	}
 	if err := checkPairs("env", req.Env, maxEnv, true); err != nil {
@@ -33,6 +47,7 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 	if err := checkAccess(req.Access); err != nil {
 		return hutch.Sandbox{}, err
 	}
+	ttl = c.clip(now, now.Add(ttl)).Sub(now)
 	host := req.Hostname
 	if host == "" {
 		host = string(req.ID)
@@ -42,10 +57,20 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 	}
 	return hutch.Sandbox{
 		ID: req.ID, Project: req.Project, Template: t.Name, Image: t.Image, BuildID: t.BuildID,
-		Hostname: host, State: hutch.StateNew, Resources: res, Env: req.Env, Metadata: req.Metadata,
+		Hostname: host, State: hutch.StateNew, Resources: res, Profile: profile, Env: req.Env, Metadata: req.Metadata,
 		Defaults: t.Defaults, TTL: ttl, IdleTimeout: req.IdleTimeout,
 		CreatedAt: now, ActiveAt: now, ExpiresAt: now.Add(ttl), Access: req.Access,
+		Lease: req.Lease, LeasedTo: leaseFrom(now, req.Lease), Budget: req.Budget,
 	}, nil
+}
+
+// profileOf is the profile of a sandbox: the first of those that are given, else root.
+func profileOf(given ...hutch.Profile) (hutch.Profile, error) {
+	p := cmp.Or(cmp.Or(given...), hutch.ProfileRoot)
+	if !p.Valid() {
+		return p, hutch.FieldErrorf("profile", "must be %q or %q, not %.40q", hutch.ProfileRoot, hutch.ProfileLocked, p)
+	}
+	return p, nil
 }
 
 // resources fills what the request leaves open from the template, then from our own
@@ -119,6 +144,31 @@ func (c *Control) ttl(t *time.Duration) (time.Duration, error) {
 		return 0, hutch.FieldErrorf("ttl_seconds", "must be from 1 to %d, or 0 for the longest allowed", int(c.cfg.MaxTTL/time.Second))
 	}
 	return *t, nil
+}
+
+// clip returns when a sandbox that was made at created, and is to end at end, ends: no later
+// than the longest life allows.
+func (c *Control) clip(created, end time.Time) time.Time {
+	if last := created.Add(c.cfg.MaxAge); c.cfg.MaxAge > 0 && end.After(last) {
+		return last
+	}
+	return end
+}
+
+// clipRecord makes true of a sandbox from before a restart what the longest life is now.
+func (c *Control) clipRecord(ctx context.Context, sb hutch.Sandbox) (hutch.Sandbox, error) {
+	last := c.clip(sb.CreatedAt, sb.ExpiresAt)
+	if !last.Before(sb.ExpiresAt) {
+		return sb, nil
+	}
+	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
+		s.TTL, s.ExpiresAt = max(0, s.TTL-s.ExpiresAt.Sub(last)), last
+		return nil
+	}, event(sb, "sandbox.extended", "expires_at", last.UTC().Format(time.RFC3339)))
+	if err != nil {
+		return sb, fmt.Errorf("bound the life of %s: %w", sb.ID, err)
+	}
+	return out, nil
 }
 
 func checkIdle(d time.Duration) error {
@@ -211,7 +261,7 @@ func checkExec(s *hutch.ExecSpec) error {
 }
 
 // shellName is what a shell session may be called.
-var shellName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var shellName = pattern.New(`^[A-Za-z0-9_-]{1,64}$`)
 
 const maxTag = 64 // characters
 

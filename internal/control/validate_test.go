@@ -32,6 +32,32 @@ func TestPlanFillsFromTemplateThenDefaults(t *testing.T) {
 	}
 }
 
+func TestPlanTakesTheProfile(t *testing.T) {
+	const root, locked = hutch.ProfileRoot, hutch.ProfileLocked
+	control := testControl()
+	control.cfg.ProjectProfiles = map[hutch.ProjectID]hutch.Profile{"closed": locked, "open": root}
+	for _, c := range []struct {
+		project             hutch.ProjectID
+		own, template, want hutch.Profile
+	}{
+		{"", "", "", root},
+		{"", "", locked, locked},
+		{"", locked, "", locked},
+		{"", root, locked, root},
+		{"closed", "", "", locked},
+		{"closed", "", root, root},
+		{"closed", root, "", root},
+		{"open", "", "", root},
+		{"open", "", locked, locked},
+		{"another", "", "", root},
+	} {
+		sb, err := control.plan(hutch.CreateSandbox{ID: "i1", Project: c.project, Profile: c.own}, hutch.Template{Profile: c.template}, time.Unix(1_000_000, 0))
+		if err != nil || sb.Profile != c.want {
+			t.Errorf("%+v: %q, %v", c, sb.Profile, err)
+		}
+	}
+}
+
 func TestPlanRefusesByField(t *testing.T) {
 	long := strings.Repeat("x", 200)
 	many := map[string]string{}
@@ -46,6 +72,7 @@ func TestPlanRefusesByField(t *testing.T) {
 		"too much memory":       {hutch.CreateSandbox{Resources: hutch.Resources{MemoryMB: 1 << 30}}, "memory_mb"},
 		"negative cpu":          {hutch.CreateSandbox{Resources: hutch.Resources{MilliCPU: -1}}, "cpu"},
 		"no disk":               {hutch.CreateSandbox{Resources: hutch.Resources{DiskMB: 1}}, "disk_mb"},
+		"unknown profile":       {hutch.CreateSandbox{Profile: "half"}, "profile"},
 		"unknown tier":          {hutch.CreateSandbox{Resources: hutch.Resources{DiskTier: "tape"}}, "disk_tier"},
 		"memory tier too large": {hutch.CreateSandbox{Resources: hutch.Resources{DiskTier: hutch.TierMemory, MemoryMB: 1024, DiskMB: 1024}}, "disk_mb"},
 		"few pids":              {hutch.CreateSandbox{Resources: hutch.Resources{Pids: 1}}, "pids"},

@@ -1,6 +1,7 @@
 package e2bapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -198,9 +199,9 @@ func (a *API) readJSON(w http.ResponseWriter, c call, v any, optional bool) erro
 		return hutch.Errorf(hutch.CodeTooLarge, "the body is larger than %d bytes", large.Limit)
 	case err != nil:
 		return hutch.Wrap(hutch.CodeBadRequest, err, "the body did not arrive whole")
-	case len(b) == 0 && optional:
+	case len(bytes.TrimSpace(b)) == 0 && optional:
 		return nil
-	case len(b) == 0:
+	case len(bytes.TrimSpace(b)) == 0:
 		return hutch.Errorf(hutch.CodeBadRequest, "the body is empty: send the JSON of this call")
 	}
 	if err := json.Unmarshal(b, v); err != nil {

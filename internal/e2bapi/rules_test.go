@@ -332,6 +332,23 @@ func TestMetadataFilter(t *testing.T) {
 	}
 }
 
+// What the native API never shows of its sandboxes is not shown here either; of one that was
+// made here all is, as its clients expect.
+func TestSecretMetadataOfNativeSandboxes(t *testing.T) {
+	b := newBench(t)
+	made := b.create(`{"templateID":"base","metadata":{"secret.k":"of-this-api"}}`)
+	b.mu.Lock()
+	native := *b.sandboxes[made.SandboxID]
+	b.mu.Unlock()
+	native.Access.Surface, native.Metadata = hutch.SurfaceNative, map[string]string{"secret.k": "of-the-other", "k": "shown"}
+	if got := showListed(native).Metadata; len(got) != 1 || got["k"] != "shown" {
+		t.Errorf("shown of a native one: %v", got)
+	}
+	if got := string(b.control("GET", "/v2/sandboxes", "").body); !strings.Contains(got, "of-this-api") {
+		t.Errorf("one of this API: %s", got)
+	}
+}
+
 func TestListFilters(t *testing.T) {
 	b := newBench(t)
 	b.control("GET", "/v2/sandboxes?state=running,paused&startedAfter=2026-01-02T03:04:05.678Z&template=base%3Adefault", "")

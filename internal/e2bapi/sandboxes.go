@@ -2,6 +2,7 @@ package e2bapi
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"time"
 
@@ -94,12 +95,22 @@ func showListed(sb hutch.Sandbox) listedView {
 		// filtered by it.
 		StartedAt: showTime(sb.CreatedAt), EndAt: showTime(sb.ExpiresAt),
 		CPUCount: sb.Resources.CPUs(), MemoryMB: sb.Resources.MemoryMB, DiskSizeMB: sb.Resources.DiskMB,
-		State: showState(sb), Metadata: sb.Metadata,
+		State: showState(sb), Metadata: showMetadata(sb),
 	}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}
 	}
 	return v
+}
+
+// showMetadata is a sandbox's metadata without what the native API, through which it was
+// made, never shows. Sandboxes made through this one were promised nothing of the kind.
+func showMetadata(sb hutch.Sandbox) map[string]string {
+	meta := maps.Clone(sb.Metadata)
+	if sb.Access.Surface != hutch.SurfaceE2B {
+		maps.DeleteFunc(meta, func(k, _ string) bool { return hutch.SecretMetadata(k) })
+	}
+	return meta
 }
 
 func showState(sb hutch.Sandbox) string {

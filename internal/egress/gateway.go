@@ -31,6 +31,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/link"
 	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 const (
@@ -106,6 +107,7 @@ func (g *Gateway) install(id hutch.SandboxID, o *outlet) (*outlet, error) {
 		<-o.ep.Done()
 		g.noteEnd(id, o)
 	})
+	failpoint.At(failpoint.EgressServes)
 	g.log.Info("link attached", "sandbox", id, "epoch", o.epoch)
 	return old, nil
 }
@@ -161,6 +163,7 @@ func (g *Gateway) detach(id hutch.SandboxID) {
 	o := g.outlets[id]
 	delete(g.outlets, id)
 	g.mu.Unlock()
+	failpoint.At(failpoint.EgressDropped)
 	if o != nil {
 		o.ep.Close()
 		g.log.Info("link detached", "sandbox", id, "epoch", o.epoch)

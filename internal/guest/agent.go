@@ -1,6 +1,7 @@
 // Package guest is the guest agent: the first process of every sandbox.
 //
-// It owns what happens inside: it is told who it is (identity.go), runs commands
+// It owns what happens inside: it is told who it is (identity.go) and how much its commands
+// may do (profile.go), runs commands
 // (package process), and serves the calls of package guestapi to the node (server.go). It
 // refuses to own limits and bills: whoever is root in the sandbox can do to it as they
 // like, so the host does the limiting, and nothing secret ever comes here.
@@ -21,6 +22,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hutch.dev/hutch/internal/guest/account"
@@ -77,6 +79,7 @@ func outputPool(proc string) int64 {
 type Agent struct {
 	cfg    Config
 	table  *process.Table
+	users  account.Database
 	files  *files.Service
 	server *http.Server
 
@@ -87,6 +90,7 @@ type Agent struct {
 	identity *identity // the last hello's; nil before the first
 	restored bool      // since the last hello
 	moved    bool      // the last hello brought another identity, and no restore was seen yet
+	confined *confined // nil: the profile is not locked, or not known yet
 }
 
 // New makes an agent. It does nothing before Run, but for the tree of control groups.
@@ -100,12 +104,12 @@ func New(cfg Config) *Agent {
 			tree = nil
 		}
 	}
-	accounts := account.Database{Passwd: cfg.Etc + "/passwd", Group: cfg.Etc + "/group"}
-	a.files = files.New(files.Config{Accounts: accounts, Refuse: writeError})
+	a.users = account.Database{Passwd: cfg.Etc + "/passwd", Group: cfg.Etc + "/group", Locked: new(atomic.Pointer[string])}
+	a.files = files.New(files.Config{Accounts: a.users, Refuse: writeError})
 	a.table = process.New(process.Config{
 		Proc:     procfs.FS{Root: cfg.Proc},
 		Cgroups:  tree,
-		Accounts: accounts,
+		Accounts: a.users,
 		Output:   output.Dir{Path: cfg.OutputDir},
 		Pool:     output.NewPool(cfg.OutputPool),
 		ShellDir: cfg.ShellDir,

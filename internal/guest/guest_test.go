@@ -125,6 +125,14 @@ func TestRestore(t *testing.T) {
 		restore(c) // and this is another one
 		guesttest.Eventually(t, 5*time.Second, "the gate is closed", func() bool { return errors.Is(health(c), notIdentified) })
 		hello(c, "id")
+		h := guesttest.Hello() // one that is refused is none, and no notice is about it
+		h.Sandbox, h.Profile = "ie", hutch.ProfileLocked
+		if err := c.Call(ctx, "POST", guestapi.PathHello, h, nil); !errors.Is(err, hutch.ErrConflict) {
+			t.Errorf("a hello with another profile: %v, want a conflict", err)
+		}
+		restore(c)
+		guesttest.Eventually(t, 5*time.Second, "the gate is closed", func() bool { return errors.Is(health(c), notIdentified) })
+		hello(c, "id")
 	})
 }
 
@@ -138,6 +146,20 @@ func TestContract(t *testing.T) {
 			stdin, dial := guesttest.Listen(t)
 			guesttest.Nested(t, n, stdin)
 			guesttest.Run(t, dial)
+		})
+	}
+}
+
+func TestLockedContract(t *testing.T) {
+	for name, n := range map[string]guesttest.Nesting{
+		"with control groups":    {Cgroup: true},
+		"without control groups": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stdin, dial := guesttest.Listen(t)
+			guesttest.Nested(t, n, stdin)
+			guesttest.Locked(t, dial)
 		})
 	}
 }

@@ -69,11 +69,14 @@ func (a *Agent) hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloRepl
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := identity{h.Sandbox, h.Epoch}
-	if old := a.identity; old != nil && *old != now {
-		if old.sandbox == now.sandbox && now.epoch < old.epoch {
-			return guestapi.HelloReply{}, hutch.Errorf(hutch.CodeStale, "epoch %d of this sandbox is over: it is in epoch %d", now.epoch, old.epoch)
-		}
+	now, old := identity{h.Sandbox, h.Epoch}, a.identity
+	if old != nil && old.sandbox == now.sandbox && now.epoch < old.epoch {
+		return guestapi.HelloReply{}, hutch.Errorf(hutch.CodeStale, "epoch %d of this sandbox is over: it is in epoch %d", now.epoch, old.epoch)
+	}
+	if err := a.keepTo(&h); err != nil {
+		return guestapi.HelloReply{}, err
+	}
+	if old != nil && *old != now { // and this hello is not refused any more
 		a.moved = !a.restored
 	}
 	reply := guestapi.HelloReply{
@@ -103,6 +106,8 @@ func checkHello(h guestapi.Hello) error {
 		return hutch.FieldErrorf("seed", "must be at least %d bytes", seedSize)
 	case h.Time <= 0:
 		return hutch.FieldErrorf("time", "must be nanoseconds since 1970")
+	case h.Profile != "" && !h.Profile.Valid():
+		return hutch.FieldErrorf("profile", "%.80q is not known to this agent", h.Profile)
 	case h.CPUs < 0 || h.Pids < 0 || h.DiskMB < 0:
 		return hutch.Errorf(hutch.CodeBadRequest, "cpus, pids and disk_mb must not be negative")
 	}
@@ -115,7 +120,7 @@ func checkHello(h guestapi.Hello) error {
 // become applies a hello to the machine. What the machine does not allow (a full disk, a
 // kernel whose clock is the host's) is logged and does not keep the sandbox from working.
 func (a *Agent) become(h guestapi.Hello) {
-	id := machine.Identity{ID: string(h.Sandbox), Hostname: h.Hostname, Etc: a.cfg.Etc}
+	id := machine.Identity{ID: string(h.Sandbox), Hostname: h.Hostname, Etc: a.etc()}
 	for _, err := range []error{
 		machine.SetClock(time.Unix(0, h.Time)),
 		machine.Seed(h.Seed),
@@ -123,6 +128,7 @@ func (a *Agent) become(h guestapi.Hello) {
 		a.table.Configure(process.Settings{
 			Env: h.Env, Defaults: h.Defaults, DiskMB: h.DiskMB,
 			Limits: cgroup.Limits{Pids: h.Pids, CPUs: h.CPUs},
+			Locked: a.confined != nil,
 		}),
 	} {
 		if err != nil {

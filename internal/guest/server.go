@@ -266,7 +266,7 @@ func (a *Agent) postRelieve(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if e == nil {
-		return nil, hutch.Errorf(hutch.CodeNotFound, "no command has a process that could be ended")
+		return nil, hutch.Errorf(hutch.CodeNotFound, "no command holds so much memory that its end would help")
 	}
 	return e.Status(true), nil
 }

@@ -14,7 +14,11 @@
 // no process starts in a clone before it has its own identity, clock and seed.
 package guestapi
 
-import "hutch.dev/hutch"
+import (
+	"time"
+
+	"hutch.dev/hutch"
+)
 
 // ProtocolVersion of this package. The node speaks this and the previous one.
 const ProtocolVersion = 1
@@ -80,6 +84,9 @@ type Hello struct {
 	DiskMB   int                   `json:"disk_mb"` // size of the writable layer: bounds output files
 	Env      map[string]string     `json:"env"`     // for every command, below the command's own
 	Defaults hutch.ProcessDefaults `json:"defaults"`
+	// Profile is that of the machine; empty is root. The first hello decides: one that
+	// brings another is a conflict.
+	Profile hutch.Profile `json:"profile,omitempty"` // not sent for root, which agents of old know without
 }
 
 // HelloReply is what the guest says of itself.
@@ -113,6 +120,9 @@ type ExecStatus struct {
 	Stderr    int64             `json:"stderr"`
 	Tag       string            `json:"tag,omitempty"`    // as the spec has it
 	Result    *hutch.ExecResult `json:"result,omitempty"` // set once ended
+	// AllCPU is the CPU time of all commands together while this one ran: set with Result, of
+	// which the CPU is its own. 0 = not known, as to agents of old.
+	AllCPU time.Duration `json:"all_cpu,omitempty"`
 }
 
 // ExecList is every command the guest still knows: running, or ended and not yet deleted.

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // What is kept of an answer's lists and texts. A lawful guest stays far below.
@@ -30,10 +30,10 @@ var (
 )
 
 var (
-	execID     = regexp.MustCompile(`^e[a-z0-9]{20}$`)
-	signalName = regexp.MustCompile(`^[A-Z0-9+]{1,16}$`)
-	shellName  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-	fieldName  = regexp.MustCompile(`^[a-z0-9_.]{1,64}$`)
+	execID     = pattern.New(`^e[a-z0-9]{20}$`)
+	signalName = pattern.New(`^[A-Z0-9+]{1,16}$`)
+	shellName  = pattern.New(`^[A-Za-z0-9_-]{1,64}$`)
+	fieldName  = pattern.New(`^[a-z0-9_.]{1,64}$`)
 )
 
 // ends are how a guest may say that a command ended. That the sandbox is gone is not

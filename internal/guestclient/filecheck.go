@@ -3,12 +3,12 @@ package guestclient
 import (
 	"encoding/json"
 	"path"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // Bounds of what a guest says about files. A lawful one stays below, whatever the files are
@@ -23,7 +23,7 @@ const (
 	maxSkippedTar = 100
 )
 
-var fileCursor = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
+var fileCursor = pattern.New(`^[A-Za-z0-9_-]*$`)
 
 // wireFileInfo is a FileInfo that has not been checked, and not been decoded either if it is
 // too long.

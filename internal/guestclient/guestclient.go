@@ -97,6 +97,9 @@ func (c *Client) Close() error {
 	return c.http.Close()
 }
 
+// Unread reports whether the guest has sent something that has not come to be read yet.
+func (c *Client) Unread() bool { return c.http != nil && c.http.Unread() }
+
 // Hello tells the guest who it is. It must be the first call after every start,
 // restore and adoption.
 func (c *Client) Hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloReply, error) {

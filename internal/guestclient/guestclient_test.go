@@ -262,6 +262,7 @@ func TestNonsense(t *testing.T) {
 		"malformed id":         func(s *guestapi.ExecStatus) { s.ID = "../../etc" },
 		"negative pid":         func(s *guestapi.ExecStatus) { s.PID = -1 },
 		"negative count":       func(s *guestapi.ExecStatus) { s.Stdout = -1 },
+		"negative sum of CPU":  func(s *guestapi.ExecStatus) { s.AllCPU = -1 },
 		"running and ended":    func(s *guestapi.ExecStatus) { s.Running = true },
 		"neither":              func(s *guestapi.ExecStatus) { s.Result = nil },
 		"unknown end":          func(s *guestapi.ExecStatus) { s.Result.End = "won" },

@@ -49,7 +49,7 @@ func (w *wireStatus) bare() (guestapi.ExecStatus, error) {
 	switch {
 	case !execID.MatchString(string(st.ID)):
 		return st, nonsense("exec status: a malformed id")
-	case st.PID < 0 || st.Stdout < 0 || st.Stderr < 0:
+	case st.PID < 0 || st.Stdout < 0 || st.Stderr < 0 || st.AllCPU < 0:
 		return st, nonsense("exec status: a negative number")
 	case st.Running != (w.Result == nil):
 		return st, nonsense("exec status: running %v with a result %v", st.Running, w.Result != nil)

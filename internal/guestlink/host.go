@@ -237,6 +237,22 @@ func (h *Host) end(c *hostConn, err error) error {
 	return c.err
 }
 
+// Unread reports whether the guest has sent something that this end has not come to read.
+// Of a stream that is no socket that is not known.
+func (h *Host) Unread() bool {
+	rc, err := h.f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	unread := false
+	err = rc.Control(func(fd uintptr) {
+		var one [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		unread = err == nil && n > 0
+	})
+	return unread && err == nil
+}
+
 // Close ends the session and gives the stream up. The guest keeps its end.
 func (h *Host) Close() error {
 	h.mu.Lock()

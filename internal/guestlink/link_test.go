@@ -451,3 +451,32 @@ func TestLongStream(t *testing.T) {
 		t.Fatal("the stream was damaged")
 	}
 }
+
+// What the guest has sent and nobody has read is seen, and does not go for it.
+func TestUnread(t *testing.T) {
+	hf, gf := pair(t)
+	h := newHost(t, hf)
+	if h.Unread() {
+		t.Error("of a new stream something is unread")
+	}
+	if _, err := gf.WriteString("left"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if !h.Unread() {
+			t.Error("what was sent is not seen")
+		}
+	}
+	l := NewListener(gf)
+	defer l.Close()
+	dial(t, h, l)
+	if h.Unread() {
+		t.Error("what a new session has dropped is still unread")
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if h.Unread() {
+		t.Error("of a closed stream something is unread")
+	}
+}

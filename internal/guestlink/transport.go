@@ -161,6 +161,9 @@ func (t *Transport) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return newScreen(c), nil
 }
 
+// Unread is [Host.Unread].
+func (t *Transport) Unread() bool { return t.host.Unread() }
+
 // Close ends the connection, with every call on it, and the stream's Host.
 func (t *Transport) Close() error {
 	t.mu.Lock()

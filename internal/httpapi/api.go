@@ -25,7 +25,11 @@ type Services struct {
 	ExecControl ExecControl
 	Guests      Guests
 	Settings    Settings
+	Leases      Leases
+	Leaks       Leaks
+	Prepared    Prepared // nil = nothing is prepared
 	Meter       Meter
+	Billing     Billing
 	Logs        Logs
 	Templates   Templates
 	Builds      Builds

@@ -111,7 +111,7 @@ func buildForm(form url.Values) (api.BuildTemplate, error) {
 	var in api.BuildTemplate
 	texts := map[string]*string{
 		"name": &in.Name, "image_ref": &in.ImageRef, "username": &in.Username, "password": &in.Password,
-		"kernel": &in.Kernel, "dockerfile": &in.Dockerfile,
+		"kernel": &in.Kernel, "dockerfile": &in.Dockerfile, "profile": (*string)(&in.Profile),
 	}
 	counts := map[string]**int{"memory_mb": &in.MemoryMB, "disk_mb": &in.DiskMB, "size_mb": &in.SizeMB}
 	known := append(append(keys(texts), keys(counts)...), "cpu", "force")
@@ -153,7 +153,7 @@ func buildForm(form url.Values) (api.BuildTemplate, error) {
 }
 
 func buildRequest(in api.BuildTemplate) (hutch.BuildRequest, error) {
-	out := hutch.BuildRequest{Name: in.Name, ImageRef: in.ImageRef, Username: in.Username, Password: in.Password, Force: in.Force}
+	out := hutch.BuildRequest{Name: in.Name, ImageRef: in.ImageRef, Username: in.Username, Password: in.Password, Profile: in.Profile, Force: in.Force}
 	switch {
 	case in.Dockerfile != "":
 		return out, errNoUploads

@@ -232,6 +232,8 @@ var wireTypes = map[string]any{
 	"ExecRequest": api.ExecRequest{}, "ExecResult": api.ExecResult{}, "File": api.File{},
 	"FileChange": api.FileChange{}, "FileMatch": api.FileMatch{}, "FileMatches": api.FileMatches{},
 	"FileTarget": api.FileTarget{}, "Health": api.Health{}, "Key": api.Key{}, "Lifecycle": api.Lifecycle{},
+	"Budget": api.Budget{}, "RateCard": api.RateCard{}, "UsageEntry": api.UsageEntry{}, "UsageReport": api.UsageReport{},
+	"Leak": api.Leak{}, "Leaks": api.Leaks{},
 	"LogLine": api.LogLine{}, "MakeDirectory": api.MakeDirectory{}, "Me": api.Me{},
 	"MoveFile": api.MoveFile{}, "MuxReply": api.MuxReply{}, "MuxRequest": api.MuxRequest{},
 	"OutputChunk": api.OutputChunk{}, "OutputGap": api.OutputGap{}, "Point": api.Point{}, "Port": api.Port{},
@@ -352,6 +354,7 @@ var enumTypes = map[reflect.Type]string{
 	reflect.TypeFor[hutch.ExecEnd](): "ExecEndReason", reflect.TypeFor[hutch.Scope](): "Scope",
 	reflect.TypeFor[hutch.FileType](): "FileType", reflect.TypeFor[hutch.FileOp](): "FileOp",
 	reflect.TypeFor[hutch.Code](): "ErrorCode", reflect.TypeFor[api.Status](): "Status",
+	reflect.TypeFor[hutch.Profile](): "Profile", reflect.TypeFor[hutch.TraceKind](): "TraceKind",
 }
 
 func describeGo(t reflect.Type) string {
@@ -387,7 +390,7 @@ func describeGo(t reflect.Type) string {
 // Enums in native.yaml are the constants of the Go types, read from their source.
 func TestEnumsAgreeWithConstants(t *testing.T) {
 	want := map[string][]string{}
-	for _, file := range []string{"../../sandbox.go", "../../state.go", "../../exec.go", "../../key.go", "../../files.go", "../../api/sandbox.go"} {
+	for _, file := range []string{"../../sandbox.go", "../../state.go", "../../exec.go", "../../key.go", "../../files.go", "../../leaks.go", "../../api/sandbox.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -411,7 +414,7 @@ func TestEnumsAgreeWithConstants(t *testing.T) {
 	for goName, schemaName := range map[string]string{
 		"DiskTier": "DiskTier", "State": "State", "Transition": "Transition", "SandboxEnd": "SandboxEnd",
 		"ExecEnd": "ExecEndReason", "Scope": "Scope", "Status": "Status",
-		"FileType": "FileType", "FileOp": "FileOp",
+		"FileType": "FileType", "FileOp": "FileOp", "Profile": "Profile", "TraceKind": "TraceKind",
 	} {
 		got, w := s.enum(schemaName), slices.Clone(want[goName])
 		slices.Sort(got)

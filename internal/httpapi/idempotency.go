@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/store"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // onceMode says what an Idempotency-Key does on a route.
@@ -95,13 +97,24 @@ func (a *API) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	if rt.ref != nil {
 		call.Ref = rt.ref()
 	}
+	if rt.claim != nil {
+		id, release := rt.claim(a, r, body)
+		defer release()
+		call.Ref = cmp.Or(id, call.Ref) // not used if the key has an id already
+	}
 	stored, existed, err := a.svc.Idempotency.BeginCall(r.Context(), call)
+	if err != nil && rt.stops {
+		// With a full disk, say, which it may be the end of.
+		a.log.WarnContext(r.Context(), "keyed call is made without a record", "request", infoOf(r).id, "op", rt.pattern, "error", err)
+		return rt.handle(a, w, r)
+	}
 	if err != nil {
 		return fmt.Errorf("begin keyed call: %w", err)
 	}
 	if existed && !bytes.Equal(stored.Request, call.Request) {
 		return hutch.Errorf(hutch.CodeIdempotencyMismatch, "this %s was used for another method, path or body: use a new one for a new call", api.HeaderIdempotencyKey)
 	}
+	failpoint.At(failpoint.CallBegun)
 	if existed {
 		w.Header().Set(api.HeaderReplayed, "true")
 	}
@@ -134,6 +147,9 @@ func (a *API) record(rt route, w http.ResponseWriter, r *http.Request, call stor
 			call.Body = k.keep
 		}
 		recErr = a.svc.Idempotency.FinishCall(ctx, call)
+		if recErr == nil {
+			failpoint.At(failpoint.CallFinished)
+		}
 	case status >= 400 && status < 500 && status != statusClientGone:
 		recErr = a.svc.Idempotency.ForgetCall(ctx, call.Project, call.Key)
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"hutch.dev/hutch/api"
 	"hutch.dev/hutch/internal/httpapi"
 	"hutch.dev/hutch/internal/httpapi/httpapitest"
+	"hutch.dev/hutch/internal/x/id"
 )
 
 const idem = api.HeaderIdempotencyKey
@@ -155,6 +157,26 @@ func TestInterruptedCallFindsWhatItMade(t *testing.T) {
 	}
 }
 
+// What ends something is done whether that can be recorded or not; nothing else is.
+func TestStopsNeedNoRecord(t *testing.T) {
+	b := newBench(t, httpapi.Config{})
+	sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`).want(201))
+	path := "/v1/sandboxes/" + string(sb.ID)
+	b.Inside.SetShell(hutch.Shell{Name: "main"})
+	x := into[api.Exec](b.do("POST", path+"/exec", `{"cmd": "sleep 1000", "background": true}`).want(202))
+	b.Full(hutch.Errorf(hutch.CodeUnavailable, "the disk is full"))
+	for _, call := range []string{"/v1/sandboxes", path + "/pause"} {
+		b.do("POST", call, `{}`, idem, "k").wantError(503, "unavailable", "")
+	}
+	if got := into[api.Exec](b.do("POST", "/v1/execs/"+string(x.ExecID)+"/cancel", `{}`, idem, "k").want(200)); got.Result == nil || got.Result.EndReason != hutch.ExecCancelled {
+		t.Errorf("the command ended so: %+v", got.Result)
+	}
+	b.do("DELETE", path+"/shells/main", "", idem, "k").want(204)
+	b.do("DELETE", path, "", idem, "k").want(204)
+	b.Full(nil)
+	b.do("DELETE", path, "", idem, "k").wantError(404, "sandbox_gone", "")
+}
+
 func TestKeyedExecJoinsTheCommand(t *testing.T) {
 	b := newBench(t, quick)
 	var runs atomic.Int32
@@ -246,5 +268,68 @@ func TestLargeAnswersAreMadeAgainRatherThanKept(t *testing.T) {
 	}
 	if again := b.do("POST", path, "", idem, "c").want(http.StatusOK); string(again.body) != string(first.body) {
 		t.Error("the answer made again differs")
+	}
+}
+
+// ahead hands out ids of machines that were prepared.
+type ahead struct {
+	mu       sync.Mutex
+	ids      []hutch.SandboxID
+	released []hutch.SandboxID
+	asked    []hutch.CreateSandbox
+}
+
+func (a *ahead) ClaimPrepared(_ context.Context, req hutch.CreateSandbox) (id hutch.SandboxID, release func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, req)
+	if len(a.ids) == 0 {
+		return "", func() {}
+	}
+	id, a.ids = a.ids[0], a.ids[1:]
+	return id, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.released = append(a.released, id)
+	}
+}
+
+// A keyed create is made under the id of a prepared machine, which is on record before; what a
+// call has claimed it gives back when it is over.
+func TestKeyedCreateClaimsWhatIsPrepared(t *testing.T) {
+	first, second, third := hutch.SandboxID(id.NewSandbox()), hutch.SandboxID(id.NewSandbox()), hutch.SandboxID(id.NewSandbox())
+	prepared := &ahead{ids: []hutch.SandboxID{first, second, third}}
+	f := httpapitest.New()
+	services := f.Services()
+	services.Prepared = prepared
+	h := httpapi.New(httpapi.Config{}, services, slog.New(slog.DiscardHandler))
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		s.Close()
+		h.Close()
+	})
+	b := &bench{Fake: f, t: t, url: s.URL, key: httpapitest.AdminKey}
+
+	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k1").want(201)); sb.ID != first {
+		t.Errorf("made %s, want %s", sb.ID, first)
+	}
+	if c, ok := b.StoredCall(hutch.DefaultProject, "k1"); !ok || c.Ref != string(first) {
+		t.Errorf("on record is %q", c.Ref)
+	}
+	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{"pids": 50}`, idem, "k1").want(201)); sb.ID != first {
+		t.Errorf("repeated, it is %s, want %s", sb.ID, first)
+	}
+	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "k2").want(201)); sb.ID != third {
+		t.Errorf("made %s, want %s", sb.ID, third)
+	}
+	b.do("POST", "/v1/sandboxes", `{"pids": "many"}`, idem, "k3").want(400) // nothing to claim for
+	if sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{}`, idem, "k4").want(201)); sb.ID == "" {
+		t.Error("with nothing prepared none was made")
+	}
+	if len(prepared.asked) != 4 || prepared.asked[0].Resources.Pids != 50 || prepared.asked[0].Project != hutch.DefaultProject {
+		t.Errorf("asked for: %+v", prepared.asked)
+	}
+	if want := []hutch.SandboxID{first, second, third}; !slices.Equal(prepared.released, want) {
+		t.Errorf("given back: %v, want %v", prepared.released, want)
 	}
 }

@@ -96,7 +96,7 @@ func TestBuilds(t *testing.T) {
 	if got := string(b.do("GET", "/v1/templates/builds", "").want(200).body); got != "[]\n" {
 		t.Errorf("no builds are %s", got)
 	}
-	fields := map[string]string{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": "1024", "cpu": "1.5", "memory_mb": "512"}
+	fields := map[string]string{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": "1024", "cpu": "1.5", "memory_mb": "512", "profile": "locked"}
 	body, typ := form(t, fields, nil)
 	multi := into[api.Build](b.do("POST", "/v1/templates/build", body, "Content-Type", typ).want(202))
 	if multi.Name != "mine" || multi.Status != "queued" || multi.ID == "" || multi.StartedAt.IsZero() {
@@ -107,9 +107,9 @@ func TestBuilds(t *testing.T) {
 		values.Set(k, v)
 	}
 	b.do("POST", "/v1/templates/build", values.Encode(), "Content-Type", "application/x-www-form-urlencoded").want(202)
-	b.do("POST", "/v1/templates/build", `{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": 1024, "cpu": 1.5, "memory_mb": 512}`).want(202)
+	b.do("POST", "/v1/templates/build", `{"name": "mine", "image_ref": "registry.example/a:1", "size_mb": 1024, "cpu": 1.5, "memory_mb": 512, "profile": "locked"}`).want(202)
 	for i, req := range b.Requested {
-		if req.Name != "mine" || req.ImageRef != "registry.example/a:1" || req.Resources != (hutch.Resources{MilliCPU: 1500, MemoryMB: 512, DiskMB: 10240}) || req.Project != hutch.DefaultProject {
+		if req.Name != "mine" || req.ImageRef != "registry.example/a:1" || req.Resources != (hutch.Resources{MilliCPU: 1500, MemoryMB: 512, DiskMB: 10240}) || req.Profile != hutch.ProfileLocked || req.Project != hutch.DefaultProject {
 			t.Errorf("request %d: %+v", i, req)
 		}
 	}

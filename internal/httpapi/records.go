@@ -45,7 +45,8 @@ func showTemplate(t hutch.Template) api.Template {
 		BuildID: t.BuildID, Image: t.Image,
 		CPU: float64(t.Resources.MilliCPU) / 1000, MemoryMB: t.Resources.MemoryMB,
 		DiskMB: t.Resources.DiskMB, DiskTier: t.Resources.DiskTier, Pids: t.Resources.Pids,
-		User: t.Defaults.User, Cwd: t.Defaults.Cwd, CreatedAt: milli(t.CreatedAt),
+		Profile: t.Profile,
+		User:    t.Defaults.User, Cwd: t.Defaults.Cwd, CreatedAt: milli(t.CreatedAt),
 		Aliases: t.Aliases, Description: t.Description, Entrypoint: t.Entrypoint,
 	}
 }

@@ -17,24 +17,31 @@ type route struct {
 	scope           hutch.Scope // least a key needs; empty = no key
 	once            onceMode    // what an Idempotency-Key does
 	ref             func() string
-	maxBody         int64 // 0 = maxBody
-	oversize        error // what a larger body is refused with; nil = too_large
-	changes         bool  // changes something although it is a GET
-	handle          func(a *API, w http.ResponseWriter, r *http.Request) error
+	// claim chooses the id that ref would, if something is ready for this request; else "".
+	// Release is called when it has been answered. nil = nothing ever is.
+	claim     func(a *API, r *http.Request, body []byte) (id string, release func())
+	maxBody   int64 // 0 = maxBody
+	oversize  error // what a larger body is refused with; nil = too_large
+	changes   bool  // changes something although it is a GET
+	heartbeat bool  // changes nothing but when it was made last, again and again: no audit needs it
+	stops     bool  // ends something, once or twice the same: done even if its key can't be recorded
+	handle    func(a *API, w http.ResponseWriter, r *http.Request) error
 }
 
 // routes is the API. A test holds it equal to api/openapi/native.yaml.
 func routes() []route {
 	return []route{
-		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, handle: (*API).createSandbox},
+		{method: "POST", pattern: "/v1/sandboxes", scope: hutch.ScopeRun, once: onceReplay, ref: id.NewSandbox, claim: (*API).claimPrepared, handle: (*API).createSandbox},
 		{method: "GET", pattern: "/v1/sandboxes", scope: hutch.ScopeRead, handle: (*API).listSandboxes},
 		{method: "GET", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRead, handle: (*API).getSandbox},
-		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).killSandbox},
+		{method: "DELETE", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, stops: true, handle: (*API).killSandbox},
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateSandbox},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRead, handle: (*API).getLifecycle},
 		{method: "PATCH", pattern: "/v1/sandboxes/{id}/lifecycle", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).updateLifecycle},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/pause", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).pauseSandbox},
 		{method: "POST", pattern: "/v1/sandboxes/{id}/resume", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).resumeSandbox},
+		// A kept answer would say that the lease was renewed when it was not.
+		{method: "POST", pattern: "/v1/sandboxes/{id}/renew", scope: hutch.ScopeRun, once: onceByItself, heartbeat: true, handle: (*API).renewSandbox},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/events", scope: hutch.ScopeRead, handle: (*API).sandboxEvents},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/logs", scope: hutch.ScopeRead, handle: (*API).sandboxLogs},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/usage", scope: hutch.ScopeRead, handle: (*API).usage},
@@ -50,14 +57,14 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/execs/{exec}", scope: hutch.ScopeRead, handle: (*API).getExec},
 		{method: "GET", pattern: "/v1/execs/{exec}/output", scope: hutch.ScopeRead, handle: (*API).execOutput},
 		{method: "GET", pattern: "/v1/execs/{exec}/follow", scope: hutch.ScopeRead, handle: (*API).followExec},
-		{method: "POST", pattern: "/v1/execs/{exec}/cancel", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).cancelExec},
+		{method: "POST", pattern: "/v1/execs/{exec}/cancel", scope: hutch.ScopeRun, once: onceReplay, stops: true, handle: (*API).cancelExec},
 		{method: "POST", pattern: "/v1/execs/{exec}/signal", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).signalExec},
 		// Its offset makes a repetition harmless, and its body may never end.
 		{method: "POST", pattern: "/v1/execs/{exec}/stdin", scope: hutch.ScopeRun, once: onceByItself, handle: (*API).writeStdin},
 		{method: "POST", pattern: "/v1/execs/{exec}/resize", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).resizeExec},
 		{method: "GET", pattern: "/v1/execs/{exec}/terminal", scope: hutch.ScopeRun, changes: true, handle: (*API).attachTerminal},
 		{method: "GET", pattern: "/v1/sandboxes/{id}/shells", scope: hutch.ScopeRead, handle: (*API).listShells},
-		{method: "DELETE", pattern: "/v1/sandboxes/{id}/shells/{name}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).closeShell},
+		{method: "DELETE", pattern: "/v1/sandboxes/{id}/shells/{name}", scope: hutch.ScopeRun, once: onceReplay, stops: true, handle: (*API).closeShell},
 
 		{method: "GET", pattern: "/v1/sandboxes/{id}/fs", scope: hutch.ScopeRun, handle: (*API).readFile},
 		// Written whole or not at all, and parts have offsets: a repetition is harmless.
@@ -91,7 +98,10 @@ func routes() []route {
 		{method: "GET", pattern: "/v1/metrics/overview", scope: hutch.ScopeRead, handle: (*API).overviewSeries},
 		{method: "GET", pattern: "/v1/metrics/sandbox/{id}", scope: hutch.ScopeRead, handle: (*API).sandboxSeries},
 		{method: "GET", pattern: "/v1/stats/boot", scope: hutch.ScopeRead, handle: (*API).bootStats},
+		{method: "GET", pattern: "/v1/usage", scope: hutch.ScopeRead, handle: (*API).usageReport},
 		{method: "GET", pattern: "/v1/audit", scope: hutch.ScopeAdmin, handle: (*API).audit},
+		{method: "GET", pattern: "/v1/leaks", scope: hutch.ScopeAdmin, handle: (*API).leaks},
+		{method: "POST", pattern: "/v1/leaks/sweep", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).sweepLeaks},
 
 		{method: "POST", pattern: "/v1/keys", scope: hutch.ScopeAdmin, once: onceReplay, handle: (*API).createKey},
 		{method: "GET", pattern: "/v1/keys", scope: hutch.ScopeAdmin, handle: (*API).listKeys},
@@ -114,7 +124,7 @@ func routes() []route {
 func (a *API) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i := infoOf(r)
-		i.route, i.changes = rt.pattern, rt.changes || r.Method != http.MethodGet && r.Method != http.MethodHead
+		i.route, i.changes = rt.pattern, rt.changes || r.Method != http.MethodGet && r.Method != http.MethodHead && !rt.heartbeat
 		i.sandbox = hutch.SandboxID(logID(r.PathValue("id")))
 		err := func() error {
 			if rt.scope == "" { // none of these has parameters

@@ -16,10 +16,10 @@ import (
 func TestCreateTakesEveryField(t *testing.T) {
 	b := newBench(t, httpapi.Config{})
 	sb := into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{
-		"template": "base", "cpu": 1.5, "memory_mb": 512, "disk_mb": 1000, "disk_tier": "memory", "pids": 99,
+		"template": "base", "cpu": 1.5, "memory_mb": 512, "disk_mb": 1000, "disk_tier": "memory", "pids": 99, "profile": "locked",
 		"env": {"A": "1"}, "metadata": {"k": "v", "secret.token": "hidden"}, "hostname": "box",
 		"ttl_seconds": 90.5, "idle_timeout_seconds": 60, "persistent": false, "volumes": null, "from_snapshot": null}`).want(201))
-	if sb.CPU != 1.5 || sb.MemoryMB != 512 || sb.DiskMB != 1000 || sb.DiskTier != "memory" || sb.Pids != 99 || sb.Hostname != "box" {
+	if sb.CPU != 1.5 || sb.MemoryMB != 512 || sb.DiskMB != 1000 || sb.DiskTier != "memory" || sb.Pids != 99 || sb.Profile != hutch.ProfileLocked || sb.Hostname != "box" {
 		t.Errorf("sizes did not arrive: %+v", sb)
 	}
 	if sb.TTLSeconds != 90.5 || sb.IdleTimeoutSeconds != 60 {
@@ -47,8 +47,8 @@ func TestCreateDefaults(t *testing.T) {
 	b := newBench(t, httpapi.Config{})
 	a := b.do("POST", "/v1/sandboxes", `{}`).want(201)
 	sb := into[api.Sandbox](a)
-	if sb.Template != "base" || sb.TTLSeconds != 3600 {
-		t.Errorf("template %q, ttl %v; want base, 3600", sb.Template, sb.TTLSeconds)
+	if sb.Template != "base" || sb.TTLSeconds != 3600 || sb.Profile != hutch.ProfileRoot {
+		t.Errorf("template %q, ttl %v, profile %q; want base, 3600, root", sb.Template, sb.TTLSeconds, sb.Profile)
 	}
 	if loc := a.header.Get("Location"); loc != "/v1/sandboxes/"+string(sb.ID) {
 		t.Errorf("Location %q", loc)

@@ -25,6 +25,14 @@ type Sandboxes interface {
 	KillSandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error)
 }
 
+// Prepared has machines that were made before anybody asked for them.
+type Prepared interface {
+	// ClaimPrepared returns the id under which a sandbox that is asked for is started on one
+	// of them; empty if there is none like it. Release must be called once CreateSandbox has
+	// returned, or is not to be called; what was not used is for others then.
+	ClaimPrepared(ctx context.Context, req hutch.CreateSandbox) (_ hutch.SandboxID, release func())
+}
+
 // Pausing freezes sandboxes in memory. Doing either to one that it was done to already
 // changes nothing.
 type Pausing interface {
@@ -86,6 +94,19 @@ type Meter interface {
 	// Samples are a sandbox's, every 5 s of the last hour, oldest first. Zero times are no bounds.
 	Samples(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, from, to time.Time) ([]hutch.Sample, error)
 	BootStats(ctx context.Context, project hutch.ProjectID) ([]hutch.BootStat, error)
+}
+
+// Billing says what was used.
+type Billing interface {
+	// UsageIntervals returns a page of intervals, cut at the bounds asked for, and the cursor
+	// of the next, empty on the last.
+	UsageIntervals(ctx context.Context, q hutch.UsageQuery) ([]hutch.Usage, string, error)
+	// UsageBySandbox returns a page of sums, one for each sandbox.
+	UsageBySandbox(ctx context.Context, q hutch.UsageQuery) ([]hutch.SandboxUsage, string, error)
+	// UsageTotal is the sum of all pages.
+	UsageTotal(ctx context.Context, q hutch.UsageQuery) (hutch.UsageTotal, error)
+	// RateCard is what the operator charges; nil = it has not said.
+	RateCard() *hutch.RateCard
 }
 
 // Logs reads what a sandbox's commands wrote.

@@ -3,15 +3,11 @@ package httpapi
 import (
 	"maps"
 	"math"
-	"strings"
 	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
 )
-
-// secretPrefix marks metadata that can be set but not read.
-const secretPrefix = "secret."
 
 func showLifecycle(sb hutch.Sandbox, now time.Time) api.Lifecycle {
 	var idle float64
@@ -21,6 +17,7 @@ func showLifecycle(sb hutch.Sandbox, now time.Time) api.Lifecycle {
 	return api.Lifecycle{
 		TTLSeconds: sb.TTL.Seconds(), IdleSeconds: idle,
 		IdleTimeoutSeconds: sb.IdleTimeout.Seconds(), ExpiresAt: milli(sb.ExpiresAt),
+		LeaseSeconds: sb.Lease.Seconds(), LeasedTo: milli(sb.LeasedTo),
 	}
 }
 
@@ -29,17 +26,19 @@ func milli(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 func showSandbox(sb hutch.Sandbox) api.Sandbox {
 	meta := maps.Clone(sb.Metadata)
-	maps.DeleteFunc(meta, func(k, _ string) bool { return strings.HasPrefix(k, secretPrefix) })
+	maps.DeleteFunc(meta, func(k, _ string) bool { return hutch.SecretMetadata(k) })
 	return api.Sandbox{
 		ID: sb.ID, Template: sb.Template, Hostname: sb.Hostname,
 		CPU: float64(sb.Resources.MilliCPU) / 1000, MemoryMB: sb.Resources.MemoryMB,
-		DiskMB: sb.Resources.DiskMB, DiskTier: sb.Resources.DiskTier, Pids: sb.Resources.Pids,
+		DiskMB: sb.Resources.DiskMB, DiskTier: sb.Resources.DiskTier, Pids: sb.Resources.Pids, Profile: sb.Profile,
 		Status: statusOf(sb), State: sb.State, Transition: sb.Transition,
 		Metadata: meta, BuildID: sb.BuildID, Image: sb.Image,
 		BootMS: sb.Boot.Milliseconds(), BootMode: sb.BootMode,
 		TTLSeconds: sb.TTL.Seconds(), IdleTimeoutSeconds: sb.IdleTimeout.Seconds(),
 		CreatedAt: sb.CreatedAt.UTC().Truncate(time.Second), StartedAt: milli(sb.StartedAt),
 		ExpiresAt: milli(sb.ExpiresAt), ActiveAt: milli(sb.ActiveAt), EndedAt: milli(sb.EndedAt),
+		LeaseSeconds: sb.Lease.Seconds(), LeasedTo: milli(sb.LeasedTo),
+		Budget:    showBudget(sb.Budget),
 		EndReason: sb.EndReason, EndDetail: sb.EndDetail,
 		PrivatePorts: sb.Access.PrivatePorts, MaskHost: sb.Access.MaskHost,
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/fdpass"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
@@ -20,6 +21,7 @@ func (k *Keeper) enforce() {
 	for id, e := range k.entries {
 		if e.exitedAt == 0 && k.dueLocked(e) <= now {
 			k.killLocked(id, e, ReasonDeadline)
+			failpoint.At(failpoint.KeeperKilled)
 		}
 	}
 	k.rearmLocked()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -31,6 +32,7 @@ func (k *Keeper) put(p putRequest, files []held) error {
 	e := &entry{epoch: p.Epoch, deadline: p.Deadline, meta: p.Meta, files: files, stop: cancel}
 	k.entries[p.Name] = e
 	k.files += e.count()
+	failpoint.At(failpoint.KeeperStored)
 	k.wg.Go(func() {
 		select {
 		case <-exited:
@@ -97,6 +99,7 @@ func (k *Keeper) setDeadline(r deadlineRequest) error {
 		return hutch.ErrSandboxGone
 	}
 	e.epoch, e.deadline = r.Epoch, r.Deadline
+	failpoint.At(failpoint.KeeperMoved)
 	k.rearmLocked()
 	return nil
 }
@@ -138,6 +141,7 @@ func (k *Keeper) delete(id hutch.SandboxID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.dropLocked(id)
+	failpoint.At(failpoint.KeeperDropped)
 	k.rearmLocked()
 	k.checkDrainedLocked()
 }

@@ -7,52 +7,62 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // Adopt takes over a sandbox that an earlier process of this node ran. It returns
 // hutch.ErrSandboxGone, after removing what was left of its machine, if it is not there any
-// more; why is then what the keeper saw, which Sweep makes it forget.
+// more; why is then what the keeper saw, which Sweep makes it forget. One that the node has in
+// hand is hutch.ErrConflict, and is not touched.
 func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxEnd, err error) {
-	kept, err := n.keeper.Get(ctx, rec.ID)
-	if err != nil {
-		if errors.Is(err, hutch.ErrNotFound) {
-			return hutch.EndLost, n.gone(ctx, rec.ID, "its handles are lost")
-		}
-		return "", fmt.Errorf("fetch handles of %s: %w", rec.ID, err)
-	}
-	switch {
-	case !kept.Killed.IsZero():
-		closeHandles(kept.Handles)
-		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
-	case !kept.Exited.IsZero():
-		closeHandles(kept.Handles)
-		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
-	}
 	ctx, c, err := n.reserve(ctx, rec)
 	if err != nil {
-		closeHandles(kept.Handles)
 		return "", err
 	}
 	defer n.release(c)
+	kept, err := n.keeper.Get(ctx, rec.ID)
+	switch {
+	case errors.Is(err, hutch.ErrNotFound):
+		return hutch.EndLost, n.gone(ctx, rec.ID, "its handles are lost")
+	case err != nil:
+		return n.notTaken(ctx, rec, fmt.Errorf("fetch handles of %s: %w", rec.ID, err))
+	case !kept.Killed.IsZero():
+		closeHandles(kept.Handles)
+		n.reports.SandboxUsed(ctx, rec.ID, kept.Killed, 0)
+		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
+	case !kept.Exited.IsZero():
+		closeHandles(kept.Handles)
+		n.reports.SandboxUsed(ctx, rec.ID, kept.Exited, 0)
+		if !rec.ExpiresAt.IsZero() && !kept.Exited.Before(rec.ExpiresAt) {
+			// The process before ended it, and did not come to record that.
+			return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
+		}
+		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
+	}
 	spec, err := n.spec(rec)
 	if err != nil {
 		// Its image is mounted already: that its name is not known any more costs it nothing.
 		n.log.Warn("the root image of a running sandbox is not found", "sandbox", rec.ID, "op", "adopt", "error", err)
 		spec = n.specOf(rec, "")
 	}
+	failpoint.At(failpoint.AdoptFetched)
 	// The link first: if that fails nothing has been taken over yet, and it can be tried again.
 	if err := n.attachLink(ctx, rec, kept.Handles); err != nil {
 		closeHandles(kept.Handles)
 		return n.notTaken(ctx, rec, err)
 	}
+	failpoint.At(failpoint.AdoptLinked)
 	sb, err := n.rt.Adopt(ctx, spec, kept.Handles)
 	if err != nil {
 		return n.notTaken(ctx, rec, fmt.Errorf("adopt %s: %w", rec.ID, err))
 	}
-	b := newBox(n.work, rec, sb)
+	failpoint.At(failpoint.AdoptMade)
+	b := newBox(n, rec, sb)
+	n.stats(b) // what the kernel has ended so far is no coming command's end
 	// The record may have a later deadline and epoch than the process before came to tell.
 	n.tellEpoch(ctx, b)
-	n.hold(b)
+	failpoint.At(failpoint.AdoptTold)
+	n.hold(ctx, b, c)
 	n.wg.Go(func() { n.adoptExecs(b) })
 	return "", nil
 }
@@ -75,6 +85,7 @@ func (n *Node) notTaken(ctx context.Context, rec hutch.Sandbox, err error) (why 
 	case errors.Is(context.Cause(ctx), errAborted):
 		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
 	case errors.Is(err, hutch.ErrSandboxGone):
+		n.log.Warn("a sandbox cannot be taken over", "sandbox", rec.ID, "op", "adopt", "error", err)
 		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
 	}
 	return "", err
@@ -90,11 +101,19 @@ func (n *Node) gone(ctx context.Context, id hutch.SandboxID, detail string) erro
 	if err := n.egress.Detach(ctx, id); err != nil {
 		return fmt.Errorf("detach link of %s: %w", id, err)
 	}
+	failpoint.At(failpoint.AdoptGone)
 	return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is gone: %s", id, detail)
 }
 
-// Sweep removes whatever is left on this host of a sandbox the node does not run.
+// Sweep removes whatever is left on this host of a sandbox that the node does not have in
+// hand. One that it starts, takes over or runs is hutch.ErrConflict, and is not touched; nor
+// can it be started until Sweep returns.
 func (n *Node) Sweep(ctx context.Context, id hutch.SandboxID) error {
+	ctx, c, err := n.reserve(ctx, hutch.Sandbox{ID: id})
+	if err != nil {
+		return err
+	}
+	defer n.release(c)
 	if err := n.rt.Sweep(ctx, id); err != nil {
 		return fmt.Errorf("sweep %s: %w", id, err)
 	}
@@ -106,27 +125,11 @@ func (n *Node) forget(ctx context.Context, id hutch.SandboxID) error {
 	if err := n.egress.Detach(ctx, id); err != nil {
 		return fmt.Errorf("detach link of %s: %w", id, err)
 	}
+	failpoint.At(failpoint.SweepNoLink)
 	if err := n.keeper.Delete(ctx, id); err != nil {
 		return fmt.Errorf("drop handles of %s: %w", id, err)
 	}
 	return nil
-}
-
-// Leftovers names sandboxes of which something is on this host that the node does not run.
-func (n *Node) Leftovers(ctx context.Context) ([]hutch.SandboxID, error) {
-	all, err := n.rt.List(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list machines: %w", err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var left []hutch.SandboxID
-	for _, id := range all {
-		if n.boxes[id] == nil && n.comes[id] == nil {
-			left = append(left, id)
-		}
-	}
-	return left, nil
 }
 
 func closeHandles(h runtime.Handles) {

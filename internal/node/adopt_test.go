@@ -51,8 +51,8 @@ func TestAdopt(t *testing.T) {
 	if res := b.reports.ends[running]; string(res.Stdout.Head) != "a\nb\n" {
 		t.Errorf("reported: %+v", res)
 	}
-	if left, err := b.Leftovers(b.ctx()); err != nil || len(left) != 0 {
-		t.Errorf("left over: %v, %v", left, err)
+	if held := b.Held(); len(held) != 1 || !held[rec.ID] {
+		t.Errorf("the node has %v in hand", held)
 	}
 }
 
@@ -71,6 +71,10 @@ func TestAdoptWhatIsGone(t *testing.T) {
 			b.shelf.has(rec.ID).Exited = time.Now()
 			b.host.Guest(rec.ID).Crash()
 		}, hutch.EndCrashed, true},
+		"ended at its deadline, and not recorded": {func(b *bench, rec hutch.Sandbox) {
+			b.shelf.has(rec.ID).Exited = rec.ExpiresAt.Add(time.Second)
+			b.host.Guest(rec.ID).Crash()
+		}, hutch.EndExpired, true},
 		"the isolator says so": {func(b *bench, _ hutch.Sandbox) { b.host.Fail(fake.OpAdopt, hutch.ErrSandboxGone) }, hutch.EndLost, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hutch.dev/hutch"
@@ -31,27 +32,31 @@ type box struct {
 	gone chan struct{} // closed once the sandbox is off this host
 	done chan struct{} // closed once its end and those of its commands are reported, or never will be
 
+	clock *atomic.Int64 // the node's
+	heard atomic.Int64  // by it, when the guest last gave a sign of life
+
 	mu       sync.Mutex
+	pulse    pulse
 	epoch    hutch.Epoch
 	deadline time.Time
 	paused   bool
 	run      context.Context //nolint:containedctx // ends, with the reason, when the sandbox is paused or ended
 	endRun   context.CancelCauseFunc
-	heard    time.Time        // when it last gave a sign of life to who waits for an answer
 	resumed  time.Time        // when it was last resumed
 	ending   hutch.SandboxEnd // why this node is ending it; empty while it is not
 	detail   string           // a sentence to go with ending
-	oomKills int              // processes of it the kernel ended so far
+	oomKills int64            // processes of it the kernel ended so far, as last seen
+	shares   shares           // of its CPU time, among its commands
 	closed   bool             // no more watches on commands begin
 	untold   bool             // the node stopped before everything was reported
 	watched  map[hutch.ExecID]*execWatch
 }
 
-func newBox(work context.Context, rec hutch.Sandbox, sb runtime.Sandbox) *box {
+func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox) *box {
 	h := sb.Handles()
 	client := guestclient.New(h.Guest)
 	b := &box{
-		id: rec.ID, sb: sb, guest: client, calls: client, work: work,
+		id: rec.ID, sb: sb, guest: client, calls: client, work: n.work, clock: &n.clock,
 		cpus: rec.Resources.CPUs(), memoryMax: int64(rec.Resources.MemoryMB) << 20, diskMax: int64(rec.Resources.DiskMB) << 20,
 		hello: guestapi.Hello{
 			Protocol: guestapi.ProtocolVersion,
@@ -62,19 +67,35 @@ func newBox(work context.Context, rec hutch.Sandbox, sb runtime.Sandbox) *box {
 			DiskMB:   rec.Resources.DiskMB,
 			Env:      rec.Env,
 			Defaults: rec.Defaults,
+			Profile:  told(rec.Profile),
 		},
 		gone:     make(chan struct{}),
 		done:     make(chan struct{}),
 		epoch:    rec.Epoch,
-		deadline: rec.ExpiresAt,
+		deadline: wall(rec.ExpiresAt),
 		paused:   rec.State == hutch.StatePaused,
 		watched:  map[hutch.ExecID]*execWatch{},
 	}
 	if len(h.Procs) > 0 {
 		b.proc = h.Procs[0]
 	}
+	b.pulse = pulse{asked: moment{at: never}, weighed: never, waiting: map[*waiter]struct{}{}}
+	b.hear()
 	b.beginRunLocked()
 	return b
+}
+
+// wall is t by the wall clock alone: what is compared with it follows the clock's steps, and a
+// host that was suspended.
+func wall(t time.Time) time.Time { return t.Round(0) }
+
+// told is a profile as a guest is told of it: agents that run since before there were any know
+// only the one that needs no word.
+func told(p hutch.Profile) hutch.Profile {
+	if p == hutch.ProfileRoot {
+		return ""
+	}
+	return p
 }
 
 // beginRunLocked begins a run of the sandbox, until it is paused or ended.
@@ -107,6 +128,9 @@ func (b *box) sayHello(ctx context.Context) error {
 	}
 	h.Time = time.Now().UnixNano()
 	_, err := b.guest.Hello(ctx, h)
+	if err == nil {
+		b.hear()
+	}
 	return err
 }
 
@@ -114,13 +138,16 @@ func (b *box) sayHello(ctx context.Context) error {
 // whenever its stream was cut, it starts from there.
 func (b *box) ask(ctx context.Context, f func(context.Context) error) error {
 	err := f(ctx)
-	if !notIdentified(err) {
-		return err
+	if notIdentified(err) {
+		if err := b.sayHello(ctx); err != nil {
+			return err
+		}
+		err = f(ctx)
 	}
-	if err := b.sayHello(ctx); err != nil {
-		return err
+	if err == nil || errors.Is(err, hutch.ErrNotFound) {
+		b.hear()
 	}
-	return f(ctx)
+	return err
 }
 
 func notIdentified(err error) bool {
@@ -138,14 +165,14 @@ func (b *box) beginEnding(why hutch.SandboxEnd, detail string) {
 	}
 }
 
-// noteOOMKill counts a process that the kernel ended.
-func (b *box) noteOOMKill() {
+// noteOOMKills notes how many of its processes the kernel had ended when it was looked at.
+func (b *box) noteOOMKills(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.oomKills++
+	b.oomKills = max(b.oomKills, n)
 }
 
-func (b *box) oomKillCount() int {
+func (b *box) oomKillCount() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.oomKills
@@ -180,6 +207,12 @@ func (b *box) stoodStill(d time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.paused || time.Since(b.resumed) < d
+}
+
+func (b *box) setDeadline(t time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.deadline = wall(t)
 }
 
 func (b *box) currentDeadline() time.Time {

@@ -25,9 +25,9 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	if b.isPaused() {
 		return 0, at, hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is paused: resume it first", id)
 	}
-	kills := b.oomKillCount()
+	kills, cpu := b.oomKillCount(), b.cpu()
 	var st guestapi.ExecStatus
-	err = n.call(ctx, func(ctx context.Context) error {
+	err = n.answered(ctx, b, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			st, err = b.guest.StartExec(ctx, guestapi.StartExec{ID: x, Spec: spec})
 			return err
@@ -35,11 +35,11 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	})
 	if err != nil {
 		if errors.Is(err, hutch.ErrGuestUnresponsive) {
-			n.wg.Go(func() { n.findExec(b, x, spec, kills) })
+			n.wg.Go(func() { n.findExec(b, x, spec, kills, cpu) })
 		}
 		return 0, at, b.whyGone(err)
 	}
-	w := n.watchExec(b, st, kills)
+	w := n.watchExec(b, st, kills, cpu)
 	if w == nil {
 		return 0, at, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
 	}
@@ -50,7 +50,7 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 
 // findExec finds out whether a command whose start was not answered runs all the same, and
 // watches it if it does.
-func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int) {
+func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int64, cpu time.Duration) {
 	for tries := 0; ; tries++ {
 		select {
 		case <-b.gone:
@@ -79,7 +79,7 @@ func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int) 
 		if err := n.reports.ExecFound(n.work, b.id, x, st.PID, at); err != nil {
 			n.log.Error("a command whose start was not answered is not on record before its end", "sandbox", b.id, "exec", x, "op", "exec", "error", err)
 		}
-		if w := n.watchExec(b, st, kills); w != nil {
+		if w := n.watchExec(b, st, kills, cpu); w != nil {
 			w.arm(spec, at)
 		}
 		return
@@ -95,7 +95,7 @@ func (n *Node) WatchExecs(_ context.Context, id hutch.SandboxID, e hutch.Epoch, 
 		return err
 	}
 	for _, x := range execs {
-		w := n.watchExec(b, guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}, b.oomKillCount())
+		w := n.watchExec(b, guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}, b.oomKillCount(), unknown)
 		if w == nil {
 			return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
 		}
@@ -124,16 +124,24 @@ func (n *Node) FollowExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if o.Live {
 		fo.Stdout, fo.Stderr, fo.Budgeted = 0, 0, false
 	}
+	began := b.await(eagerAfter, cancel)
 	f, err := b.follow(ctx, x, fo)
-	if !late.Stop() {
+	began()
+	if err == nil {
+		defer func() { _ = f.Close() }()
+	}
+	if !late.Stop() || errors.Is(context.Cause(ctx), hutch.ErrGuestUnresponsive) {
 		return nil, b.whyGone(context.Cause(ctx))
 	}
 	if err != nil {
 		return nil, b.whyGone(err)
 	}
-	defer func() { _ = f.Close() }()
+	defer b.awaitAs(&waiter{quiet: patientAfter, bears: patience, cancel: cancel})()
 	for {
 		fr, err := n.next(ctx, b, f)
+		if errors.Is(context.Cause(ctx), hutch.ErrGuestUnresponsive) {
+			err = context.Cause(ctx)
+		}
 		if err != nil {
 			return nil, b.whyGone(err)
 		}
@@ -158,6 +166,9 @@ func (n *Node) next(ctx context.Context, b *box, f *guestclient.Follow) (guestap
 		fr, err := f.Next(quiet)
 		over := quiet.Err() != nil && ctx.Err() == nil
 		cancel()
+		if err == nil {
+			b.hear()
+		}
 		if err == nil || !over || !b.stoodStill(n.cfg.Silence) {
 			return fr, err
 		}
@@ -208,21 +219,24 @@ func (n *Node) WriteStdin(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if err != nil {
 		return 0, err
 	}
-	// No ask: the reader cannot be read twice. A caller that gets an error asks how far
-	// it came by writing nothing.
-	if err := n.identified(ctx, b); err != nil {
-		return 0, b.whyGone(err)
-	}
 	data := c.Data
 	if data == nil {
 		data = http.NoBody
 	}
 	var rep guestapi.StdinReply
-	if c.Append {
-		rep, err = b.guest.AppendStdin(ctx, x, data, c.End)
-	} else {
-		rep, err = b.guest.Stdin(ctx, x, c.Offset, data, c.End)
-	}
+	err = awaited(ctx, b, func(ctx context.Context) (err error) {
+		// No ask: the reader cannot be read twice. A caller that gets an error asks how far
+		// it came by writing nothing.
+		if err := n.identified(ctx, b); err != nil {
+			return err
+		}
+		if c.Append {
+			rep, err = b.guest.AppendStdin(ctx, x, data, c.End)
+		} else {
+			rep, err = b.guest.Stdin(ctx, x, c.Offset, data, c.End)
+		}
+		return err
+	})
 	return rep.Offset, b.whyGone(err)
 }
 
@@ -240,9 +254,11 @@ func (n *Node) StopExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var st guestapi.ExecStatus
-	err = b.ask(ctx, func(ctx context.Context) error {
-		st, err = b.guest.Stop(ctx, x, guestapi.Stop{Reason: hutch.ExecCancelled, Grace: int64(grace)})
-		return err
+	err = awaited(ctx, b, func(ctx context.Context) error {
+		return b.ask(ctx, func(ctx context.Context) error {
+			st, err = b.guest.Stop(ctx, x, guestapi.Stop{Reason: hutch.ExecCancelled, Grace: int64(grace)})
+			return err
+		})
 	})
 	return st.Result, b.whyGone(err)
 }
@@ -253,7 +269,7 @@ func (n *Node) SignalExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	if err != nil {
 		return err
 	}
-	return b.whyGone(n.call(ctx, func(ctx context.Context) error {
+	return b.whyGone(n.answered(ctx, b, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			return b.guest.Signal(ctx, x, guestapi.Signal{Signal: signal, Tree: tree})
 		})
@@ -267,7 +283,7 @@ func (n *Node) Processes(ctx context.Context, id hutch.SandboxID, e hutch.Epoch)
 		return nil, err
 	}
 	var l guestapi.ProcessList
-	err = n.call(ctx, func(ctx context.Context) error {
+	err = n.answered(ctx, b, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			l, err = b.guest.Processes(ctx)
 			return err

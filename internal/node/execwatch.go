@@ -13,12 +13,14 @@ import (
 	"hutch.dev/hutch/internal/guestapi"
 	"hutch.dev/hutch/internal/guestclient"
 	"hutch.dev/hutch/internal/x/backoff"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 const (
-	// oomNews is how long the kernel's report of an out-of-memory kill may come after
-	// the command's end.
-	oomNews = 200 * time.Millisecond
+	// unhurt is how long a command that ended well must have run to be asked about
+	// out-of-memory kills: the question takes some 0.2 ms, which those that are shorter
+	// would notice, and to use up all memory takes longer.
+	unhurt = 50 * time.Millisecond
 	// adoptTimeout bounds the question to a guest which commands it knows.
 	adoptTimeout = 30 * time.Second
 	// maxRefused is how many commands of a guest may be refused before it is not listened to.
@@ -36,7 +38,8 @@ type execWatch struct {
 	n        *Node
 	b        *box
 	id       hutch.ExecID
-	oomKills int // of the sandbox when the command began
+	oomKills int64         // of the sandbox when the command began
+	cpu      time.Duration // the sandbox's when it began, or unknown
 
 	ended chan struct{} // closed once the command's result is known, or the watch is over
 	done  chan struct{} // closed once the watch is over
@@ -49,8 +52,8 @@ type execWatch struct {
 
 // watchExec follows a command to its end in a goroutine, if that is not being done. It
 // returns nil if the sandbox has ended. oomKills is how many of its processes the kernel had
-// ended when the command began.
-func (n *Node) watchExec(b *box, st guestapi.ExecStatus, oomKills int) *execWatch {
+// ended when the command began, and cpu the CPU time it had used, or unknown.
+func (n *Node) watchExec(b *box, st guestapi.ExecStatus, oomKills int64, cpu time.Duration) *execWatch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -59,7 +62,10 @@ func (n *Node) watchExec(b *box, st guestapi.ExecStatus, oomKills int) *execWatc
 	if w := b.watched[st.ID]; w != nil {
 		return w
 	}
-	w := &execWatch{n: n, b: b, id: st.ID, oomKills: oomKills, ended: make(chan struct{}), done: make(chan struct{})}
+	if len(b.watched) == 0 {
+		b.shares.begin(cpu)
+	}
+	w := &execWatch{n: n, b: b, id: st.ID, oomKills: oomKills, cpu: cpu, ended: make(chan struct{}), done: make(chan struct{})}
 	b.watched[st.ID] = w
 	n.wg.Go(func() {
 		defer close(w.done)
@@ -115,6 +121,7 @@ func (n *Node) adoptExecs(b *box) {
 	}
 	ctx, cancel := context.WithTimeout(n.work, adoptTimeout)
 	defer cancel()
+	defer b.await(eagerAfter, func(error) {})() // one that is silent is found out now
 	var l guestapi.ExecList
 	err := b.ask(ctx, func(ctx context.Context) (err error) {
 		l, err = b.guest.Execs(ctx)
@@ -138,7 +145,7 @@ func (n *Node) adoptExecs(b *box) {
 			}
 		}
 		st.Result = nil // those in a list are without output: the stream has the whole
-		n.watchExec(b, st, b.oomKillCount())
+		n.watchExec(b, st, b.oomKillCount(), unknown)
 	}
 }
 
@@ -154,6 +161,7 @@ func (w *execWatch) run(st guestapi.ExecStatus) bool {
 	if !w.report(res) {
 		return false
 	}
+	failpoint.At(failpoint.ExecReported)
 	if res.End != hutch.ExecSandboxGone {
 		// The guest forgets at its leisure: what it keeps is bounded, and a failure here
 		// only means that the end is reported once more after a restart.
@@ -189,7 +197,9 @@ func (w *execWatch) result(ctx context.Context, st guestapi.ExecStatus) (hutch.E
 	tries := 0
 	for {
 		if st.Result != nil {
-			return *st.Result, true
+			r := *st.Result
+			r.CPU = w.b.shareCPU(st, w.cpu)
+			return r, true
 		}
 		next, err := w.follow(ctx)
 		switch {
@@ -233,6 +243,7 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 		if err != nil {
 			return guestapi.ExecStatus{}, err
 		}
+		w.b.hear()
 		switch fr.Type {
 		case guestapi.FrameEnd:
 			return f.Status(), nil
@@ -276,64 +287,86 @@ func (w *execWatch) lost(st guestapi.ExecStatus, why string) hutch.ExecResult {
 	}
 }
 
-// nameOOM renames a kill that nobody here sent, if the kernel says it was for memory.
+// nameOOM says of a command what the kernel ended for memory while it ran. If that was its
+// first process, or a child whose end a shell made its own, it was the command's end; else it
+// is a limit met on the way. The kernel counts before the process is gone, so there is no
+// waiting for the news.
 func (w *execWatch) nameOOM(r *hutch.ExecResult) {
-	if r.End != hutch.ExecSignal || r.Signal != "KILL" || r.ExitCode != 128+9 {
+	if r.End == hutch.ExecSandboxGone || r.End == hutch.ExecExit && r.ExitCode == 0 && r.EndedAt.Sub(r.StartedAt) < unhurt {
 		return
 	}
-	t := time.NewTimer(oomNews)
-	defer t.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if w.b.oomKillCount() > w.oomKills {
-			r.End = hutch.ExecOOM
-			r.Detail = "the kernel ended it over the sandbox's memory limit"
-			return
-		}
-		select {
-		case <-t.C:
-			return
-		case <-w.b.gone:
-			return
-		case <-tick.C:
-		}
+	st := w.n.stats(w.b)
+	if st.OOMKills <= w.oomKills || r.End == hutch.ExecOOM {
+		return
 	}
+	used := "over the sandbox's memory limit: the sandbox used " + w.b.memoryUse(st)
+	if r.ExitCode == 128+9 && (r.End == hutch.ExecExit || r.End == hutch.ExecSignal) {
+		r.End, r.Signal = hutch.ExecOOM, "KILL"
+		r.Detail = "the kernel ended it " + used
+		return
+	}
+	r.LimitsHit = append(r.LimitsHit, "memory")
+	if r.Detail != "" {
+		r.Detail += "; "
+	}
+	r.Detail += "meanwhile the kernel ended a process " + used
 }
 
 // backstop ends the command, then the sandbox, if the guest does not hold the timeout.
 // A paused sandbox's commands do not run, and get the slack anew when it goes on.
 func (w *execWatch) backstop(limit time.Duration) {
-	for ; ; limit = w.n.cfg.StopSlack {
-		t := time.NewTimer(limit)
-		select {
-		case <-w.ended:
-			t.Stop()
+	slack := w.n.cfg.StopSlack
+	for ; ; limit = slack {
+		if w.endsWithin(limit) {
 			return
-		case <-t.C:
 		}
-		if !w.b.stoodStill(w.n.cfg.StopSlack) {
-			break
+		if w.b.stoodStill(slack) {
+			continue
 		}
+		w.n.log.Warn("a command outlived its timeout; stopping it from outside", "sandbox", w.b.id, "exec", w.id, "op", "backstop")
+		err := w.stop()
+		// That a guest says it has stopped the command proves nothing: its stream must end.
+		last := time.Duration(0)
+		if err == nil || errors.Is(err, hutch.ErrNotFound) {
+			last = slack
+		}
+		if w.endsWithin(last) {
+			return
+		}
+		if w.b.stoodStill(slack) {
+			continue
+		}
+		w.n.end(w.b, hutch.EndUnstoppable, "a command in it could not be stopped at its timeout")
+		return
 	}
-	w.n.log.Warn("a command outlived its timeout; stopping it from outside", "sandbox", w.b.id, "exec", w.id, "op", "backstop")
-	err := w.n.call(w.n.work, func(ctx context.Context) error {
+}
+
+// stop asks the guest to end the command at its timeout. A guest that the host keeps from its
+// work is given the time that costs.
+func (w *execWatch) stop() error {
+	ctx, cancel := context.WithTimeout(w.n.work, mercy*w.n.cfg.CallTimeout)
+	defer cancel()
+	return awaited(ctx, w.b, func(ctx context.Context) error {
 		return w.b.ask(ctx, func(ctx context.Context) error {
 			_, err := w.b.guest.Stop(ctx, w.id, guestapi.Stop{Reason: hutch.ExecTimeout, Detail: "stopped by the node"})
 			return err
 		})
 	})
-	// That a guest says it has stopped the command proves nothing: its stream must end.
-	slack := time.Duration(0)
-	if err == nil || errors.Is(err, hutch.ErrNotFound) {
-		slack = w.n.cfg.StopSlack
-	}
-	t := time.NewTimer(slack)
+}
+
+// endsWithin reports whether the watch is over, or the node stops, before d has passed.
+func (w *execWatch) endsWithin(d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-w.ended:
-	case <-w.n.work.Done():
+		return true
 	case <-t.C:
-		w.n.end(w.b, hutch.EndUnstoppable, "a command in it could not be stopped at its timeout")
+	}
+	select { // in the same moment
+	case <-w.ended:
+		return true
+	default:
+		return false
 	}
 }

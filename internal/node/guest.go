@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 	"time"
 
 	"hutch.dev/hutch"
@@ -57,15 +56,15 @@ func (g *guest) run() (context.Context, error) {
 }
 
 // begin starts a call. The context that it returns also ends with the sandbox's run, and if
-// the guest stops answering; done must be called.
-func (g *guest) begin(ctx context.Context) (_ context.Context, done func(), err error) {
+// the guest stops answering, of which it is asked after quiet; done must be called.
+func (g *guest) begin(ctx context.Context, quiet time.Duration) (_ context.Context, done func(), err error) {
 	run, err := g.run()
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	cut := context.AfterFunc(run, func() { cancel(context.Cause(run)) })
-	stop := g.n.watchAnswers(ctx, g.b, cancel)
+	stop := g.b.await(quiet, cancel)
 	return ctx, func() {
 		cut()
 		stop()
@@ -75,7 +74,12 @@ func (g *guest) begin(ctx context.Context) (_ context.Context, done func(), err 
 
 // call makes a call that may be made twice and has no time limit of its own.
 func (g *guest) call(ctx context.Context, f func(context.Context, hutch.Guest) error) error {
-	ctx, done, err := g.begin(ctx)
+	return g.callQuiet(ctx, eagerAfter, f)
+}
+
+// callQuiet is call for what need not say anything for as long as quiet.
+func (g *guest) callQuiet(ctx context.Context, quiet time.Duration, f func(context.Context, hutch.Guest) error) error {
+	ctx, done, err := g.begin(ctx, quiet)
 	if err != nil {
 		return err
 	}
@@ -92,7 +96,7 @@ func (g *guest) short(ctx context.Context, f func(context.Context, hutch.Guest) 
 
 // once is call for what carries content that cannot be read a second time.
 func (g *guest) once(ctx context.Context, f func(context.Context, hutch.Guest) error) error {
-	ctx, done, err := g.begin(ctx)
+	ctx, done, err := g.begin(ctx, eagerAfter)
 	if err != nil {
 		return err
 	}
@@ -130,51 +134,6 @@ func cutBy(ctx context.Context) error {
 		return e
 	}
 	return nil
-}
-
-// watchAnswers ends a call whose guest has stopped answering: while the call lasts, the
-// guest is asked for a sign of life from time to time, once for all of a sandbox's calls.
-func (n *Node) watchAnswers(ctx context.Context, b *box, cancel context.CancelCauseFunc) (stop func()) {
-	var mu sync.Mutex
-	over := false
-	var t *time.Timer
-	mu.Lock()
-	defer mu.Unlock()
-	t = time.AfterFunc(n.cfg.CallTimeout, func() {
-		err := b.answers(ctx, n)
-		if errors.Is(err, hutch.ErrGuestUnresponsive) {
-			cancel(err)
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if !over {
-			t.Reset(n.cfg.CallTimeout)
-		}
-	})
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-		t.Stop()
-	}
-}
-
-// answers asks the guest for a sign of life, unless it gave one just now.
-func (b *box) answers(ctx context.Context, n *Node) error {
-	b.mu.Lock()
-	fresh := time.Since(b.heard) < n.cfg.CallTimeout/2
-	b.mu.Unlock()
-	if fresh {
-		return nil
-	}
-	err := n.identified(ctx, b)
-	if err == nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.heard = time.Now()
-	}
-	return err
 }
 
 // goneLocked is the error of a call to a sandbox that is being ended, or has been.

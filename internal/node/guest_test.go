@@ -144,17 +144,20 @@ func TestGuestThatDoesNotAnswer(t *testing.T) {
 	// One that answers is let be, however long nothing happens.
 	ready, over := watch()
 	<-ready
+	b.pass(rec, 3*patientAfter)
 	select {
 	case err := <-over:
 		t.Fatalf("a watch on a guest that answers ended: %v", err)
-	case <-time.After(3 * b.cfg.CallTimeout):
+	default:
 	}
 	close(slow)
 	wantError(t, "the watch", ended(t, "the watch", over), hutch.ErrNotFound)
 	slow = make(chan struct{})
 	ready, over = watch()
 	<-ready
+	b.deaf = true
 	b.host.Guest(rec.ID).Silence(true)
+	b.pass(rec, patientAfter+5*time.Second)
 	wantError(t, "the watch on a guest that fell silent", ended(t, "the watch", over), hutch.ErrGuestUnresponsive)
 	b.host.Guest(rec.ID).Silence(false)
 }

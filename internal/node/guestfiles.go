@@ -36,7 +36,7 @@ func (g *guest) ReadArchive(ctx context.Context, r hutch.ReadArchive) (*hutch.Fi
 
 // open opens content whose call goes on until the content is closed.
 func (g *guest) open(ctx context.Context, f func(context.Context, hutch.Guest) (*hutch.FileContent, error)) (*hutch.FileContent, error) {
-	ctx, done, err := g.begin(ctx)
+	ctx, done, err := g.begin(ctx, eagerAfter)
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +64,9 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.g.b.hear()
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.g.why(b.ctx, err)
 	}
@@ -89,7 +92,7 @@ func (g *guest) SearchFiles(ctx context.Context, q hutch.SearchFiles, sink func(
 
 func (g *guest) WatchFiles(ctx context.Context, w hutch.WatchFiles, ready func() error, sink func(hutch.FileEvent) error) error {
 	var own error
-	err := g.call(ctx, func(ctx context.Context, c hutch.Guest) error {
+	err := g.callQuiet(ctx, patientAfter, func(ctx context.Context, c hutch.Guest) error {
 		return c.WatchFiles(ctx, w, func() error {
 			own = ready()
 			return own

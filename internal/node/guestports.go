@@ -23,7 +23,7 @@ func (g *guest) DialPort(ctx context.Context, port int) (hutch.PortConn, error) 
 	}
 	life, cancel := context.WithCancelCause(run)
 	p := &portConn{PortConn: conn, g: g, life: life}
-	stopWatch := g.n.watchAnswers(life, g.b, cancel)
+	stopWatch := g.b.await(patientAfter, cancel)
 	cut := context.AfterFunc(life, func() { _ = conn.Close() })
 	p.close = sync.OnceValue(func() error {
 		cut()
@@ -45,6 +45,9 @@ type portConn struct {
 
 func (p *portConn) Read(b []byte) (int, error) {
 	n, err := p.PortConn.Read(b)
+	if n > 0 {
+		p.g.b.hear()
+	}
 	return n, p.why(err)
 }
 

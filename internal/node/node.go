@@ -27,6 +27,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hutch.dev/hutch"
@@ -44,6 +45,8 @@ type Keeper interface {
 	Get(ctx context.Context, id hutch.SandboxID) (Kept, error)
 	// Delete drops what is stored; dropping nothing is no error.
 	Delete(ctx context.Context, id hutch.SandboxID) error
+	// List names everything that is stored, as traces.
+	List(ctx context.Context) ([]hutch.Trace, error)
 }
 
 // Kept is what a keeper hands back.
@@ -59,11 +62,17 @@ type Egress interface {
 	Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, kind runtime.LinkKind, f *os.File) error
 	// Detach ends that; detaching what is not attached is no error.
 	Detach(ctx context.Context, id hutch.SandboxID) error
+	// List names every link that is served, as traces.
+	List(ctx context.Context) ([]hutch.Trace, error)
 }
 
 // Reports is told what happens to sandboxes unasked. Its methods may block; the node
 // calls them from goroutines of their own, in order for each sandbox.
 type Reports interface {
+	// SandboxUsed says what CPU time a sandbox whose processes have ended used since its start,
+	// and when that was; 0 if nobody knows it any more.
+	// SandboxEnded follows it, or the answer to the kill that was asked for.
+	SandboxUsed(ctx context.Context, id hutch.SandboxID, at time.Time, cpu time.Duration)
 	// SandboxEnded says a sandbox is gone, and everything of it is off this host.
 	SandboxEnded(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, why hutch.SandboxEnd, detail string)
 	// ExecFound says that a sandbox which was taken over knows a command, which ran or ended
@@ -72,6 +81,9 @@ type Reports interface {
 	// ExecEnded says how a command ended. When it returns nil the guest forgets the
 	// command; until then it is told again after a restart.
 	ExecEnded(ctx context.Context, id hutch.SandboxID, x hutch.ExecID, r hutch.ExecResult) error
+	// SandboxSilent says that a running sandbox's guest does not answer any more, or that it
+	// does again.
+	SandboxSilent(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, silent bool)
 }
 
 // Config is what a node needs to know about its host.
@@ -79,6 +91,8 @@ type Config struct {
 	Guest     string                                       // guest agent's image
 	ImagePath func(digest string) (path string, err error) // root image of a digest
 	Log       *slog.Logger
+	// Temp names what is there only while something is made, and is left; nil = nothing.
+	Temp func(ctx context.Context) ([]hutch.Trace, error)
 
 	// StartTimeout bounds a start, from the prepared machine to the guest's answer. 0 = 30 s.
 	StartTimeout time.Duration
@@ -89,6 +103,18 @@ type Config struct {
 	// reported ended before the node steps in. 0 = 5 s: the guest needs milliseconds, on a
 	// machine with every CPU taken it has been seen to need 2 s.
 	StopSlack time.Duration
+	// Answer is how long a guest may leave the question for a sign of life without an answer
+	// before calls to it fail and Reports is told. 0 = 3 s: with the second that passes before
+	// it is asked, and two of this package's ticks, a caller hears within 5 s. Time in which the
+	// host kept the sandbox from its work is not counted, so that on a busy host it may take up
+	// to four times as long.
+	Answer time.Duration
+	// Idle is how often a guest is asked that nobody waits for, and that runs no command.
+	// 0 = 5 min.
+	Idle time.Duration
+	// EndSilent is after how long without an answer, counted in the same way, a sandbox is
+	// ended. 0 = it is kept.
+	EndSilent time.Duration
 	// Silence is how long a guest may send nothing to who follows a command. 0 = 30 s: it
 	// says every 10 s that it has nothing to say.
 	Silence time.Duration
@@ -108,9 +134,13 @@ type Node struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
+	clock atomic.Int64 // how long Run has run, in nanoseconds; see tick
+
 	mu    sync.Mutex
 	boxes map[hutch.SandboxID]*box
-	comes map[hutch.SandboxID]*coming // being started or taken over, and not in boxes yet
+	comes map[hutch.SandboxID]*coming   // being started, taken over or swept, and not in boxes
+	ready map[hutch.SandboxID]*prepared // in neither of the others
+	fills fills                         // of new companions so far
 }
 
 // New returns a Node. It does no I/O and starts no goroutine.
@@ -124,20 +154,23 @@ func New(cfg Config, rt runtime.Runtime, k Keeper, e Egress, r Reports) *Node {
 	def(&cfg.CallTimeout, 10*time.Second)
 	def(&cfg.StopSlack, 5*time.Second)
 	def(&cfg.Silence, 30*time.Second)
+	def(&cfg.Answer, 3*time.Second)
+	def(&cfg.Idle, 5*time.Minute)
 	work, cancel := context.WithCancelCause(context.Background())
 	return &Node{
 		cfg: cfg, rt: rt, keeper: k, egress: e, reports: r,
 		log:  cfg.Log.With("component", "node"),
 		work: work, cancel: cancel,
-		boxes: map[hutch.SandboxID]*box{}, comes: map[hutch.SandboxID]*coming{},
+		boxes: map[hutch.SandboxID]*box{}, comes: map[hutch.SandboxID]*coming{}, ready: map[hutch.SandboxID]*prepared{},
 	}
 }
 
 // Close lets go of every sandbox and returns once nothing of the node runs. The
-// sandboxes go on: the keeper has what it takes to adopt them.
+// sandboxes go on: the keeper has what it takes to adopt them. Prepared machines are removed.
 func (n *Node) Close() {
 	n.cancel(hutch.Errorf(hutch.CodeUnavailable, "the node agent is stopping"))
 	n.wg.Wait()
+	n.emptyShelf()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id, b := range n.boxes {

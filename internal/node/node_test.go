@@ -89,6 +89,16 @@ func (s *shelf) Delete(_ context.Context, id hutch.SandboxID) error {
 	return s.fail
 }
 
+func (s *shelf) List(context.Context) ([]hutch.Trace, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []hutch.Trace
+	for id := range s.kept {
+		all = append(all, hutch.Trace{Kind: hutch.TraceKeeper, Name: string(id), Sandbox: id})
+	}
+	return all, s.fail
+}
+
 func (s *shelf) set(fail error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,6 +144,16 @@ func (l *links) Detach(_ context.Context, id hutch.SandboxID) error {
 	return nil
 }
 
+func (l *links) List(context.Context) ([]hutch.Trace, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []hutch.Trace
+	for id := range l.on {
+		all = append(all, hutch.Trace{Kind: hutch.TraceLink, Name: string(id), Sandbox: id})
+	}
+	return all, l.fail
+}
+
 // reports notes what a node tells, in order.
 type reports struct {
 	mu     sync.Mutex
@@ -142,6 +162,14 @@ type reports struct {
 	fail   error // of ExecEnded
 	news   chan struct{}
 	detail string
+	used   time.Duration // CPU, of the sandbox that ended last
+}
+
+// SandboxUsed is no news that a test waits for: it comes before each end.
+func (r *reports) SandboxUsed(_ context.Context, _ hutch.SandboxID, _ time.Time, cpu time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.used = cpu
 }
 
 func (r *reports) note(s string) {
@@ -157,6 +185,12 @@ func (r *reports) SandboxEnded(_ context.Context, _ hutch.SandboxID, _ hutch.Epo
 	defer r.mu.Unlock()
 	r.detail = detail
 	r.note("sandbox " + string(why))
+}
+
+func (r *reports) SandboxSilent(_ context.Context, _ hutch.SandboxID, _ hutch.Epoch, silent bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.note(map[bool]string{true: "silent", false: "answers"}[silent])
 }
 
 func (r *reports) ExecFound(_ context.Context, _ hutch.SandboxID, x hutch.ExecID, pid int, at time.Time) error {
@@ -225,6 +259,7 @@ type bench struct {
 	links   *links
 	reports *reports
 	cfg     Config
+	deaf    bool // its guests do not answer now
 	*Node
 }
 
@@ -433,6 +468,20 @@ func TestCloseDuringAKill(t *testing.T) {
 	wantError(t, "the kill", <-killed, hutch.ErrUnavailable)
 }
 
+// One that is due and that another has ended, as the keeper may while this process stands
+// still, did not crash.
+func TestDeadlineHeldByAnother(t *testing.T) {
+	b := newBench(t)
+	due, early := b.start(), b.start()
+	if err := b.SetDeadline(b.ctx(), due.ID, due.Epoch, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	b.host.Guest(due.ID).Crash()
+	b.reports.until(t, "sandbox expired")
+	b.host.Guest(early.ID).Crash()
+	b.reports.until(t, "sandbox crashed")
+}
+
 func TestDeadline(t *testing.T) {
 	b := newBench(t)
 	rec := b.start()
@@ -444,9 +493,24 @@ func TestDeadline(t *testing.T) {
 	if err := b.SetDeadline(b.ctx(), rec.ID, rec.Epoch, at); err != nil {
 		t.Fatal(err)
 	}
+	for _, id := range []hutch.SandboxID{rec.ID, b.start().ID} { // one that was changed, and one that was not
+		if d := b.find(id).currentDeadline(); d != d.Round(0) {
+			t.Errorf("%v holds by the monotonic clock: a step of the wall clock, and a suspended host, would not be seen", d)
+		}
+	}
 	b.endExpired(rec.ExpiresAt)
 	if k := b.shelf.has(rec.ID); k == nil || !k.deadline.Equal(at) {
 		t.Errorf("the keeper has %+v", k)
+	}
+	// A new keeper that does not know the sandbox yet is given it.
+	if err := b.shelf.Delete(b.ctx(), rec.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetDeadline(b.ctx(), rec.ID, rec.Epoch, at); err != nil {
+		t.Errorf("with a keeper that holds nothing: %v", err)
+	}
+	if k := b.shelf.has(rec.ID); k == nil || !k.deadline.Equal(at) || len(k.Handles.Procs) == 0 {
+		t.Errorf("the new keeper has %+v", k)
 	}
 	b.shelf.set(hutch.ErrUnavailable)
 	wantError(t, "a keeper that fails", b.SetDeadline(b.ctx(), rec.ID, rec.Epoch, at.Add(time.Hour)), hutch.ErrUnavailable)

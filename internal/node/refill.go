@@ -5,25 +5,41 @@ import (
 	"errors"
 )
 
+// fills counts how often new companions were given what this node runs.
+type fills struct{ keeper, egress int }
+
 // RefillKeeper gives a new keeper the handles of every sandbox this node runs. Until it
 // has been called a crash of the node would lose them.
 func (n *Node) RefillKeeper(ctx context.Context) error {
-	return n.each(func(b *box) error {
-		return n.keeper.Put(ctx, b.id, b.currentEpoch(), b.sb.Handles(), b.currentDeadline())
-	})
+	return n.each(&n.fills.keeper, func(b *box) error { return n.keep(ctx, b) })
+}
+
+// keep gives the keeper a sandbox's handles and its deadline, which may change meanwhile.
+func (n *Node) keep(ctx context.Context, b *box) error {
+	for {
+		d := b.currentDeadline()
+		if err := n.keeper.Put(ctx, b.id, b.currentEpoch(), b.sb.Handles(), d); err != nil || d.Equal(b.currentDeadline()) {
+			return err
+		}
+	}
 }
 
 // RefillEgress makes a new gateway serve the link of every sandbox this node runs.
 func (n *Node) RefillEgress(ctx context.Context) error {
-	return n.each(func(b *box) error {
-		h := b.sb.Handles()
-		return n.egress.Attach(ctx, b.id, b.currentEpoch(), h.LinkKind, h.Link)
-	})
+	return n.each(&n.fills.egress, func(b *box) error { return n.link(ctx, b) })
 }
 
-// each calls f for every sandbox in service, and joins the errors of those that live on.
-func (n *Node) each(f func(*box) error) error {
+// link makes the gateway serve a sandbox's link.
+func (n *Node) link(ctx context.Context, b *box) error {
+	h := b.sb.Handles()
+	return n.egress.Attach(ctx, b.id, b.currentEpoch(), h.LinkKind, h.Link)
+}
+
+// each calls f for every sandbox in service, and joins the errors of those that live on. Those
+// that are coming see by the count, which is of n.fills, that they were not among them.
+func (n *Node) each(count *int, f func(*box) error) error {
 	n.mu.Lock()
+	*count++
 	var all []*box
 	for _, b := range n.boxes {
 		all = append(all, b)

@@ -11,6 +11,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/cleanup"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // undoTimeout bounds the undoing of a half-done start: a kill takes 4 ms, and on a
@@ -19,80 +20,93 @@ const undoTimeout = 20 * time.Second
 
 // StartSandbox makes a sandbox's machine and returns once its guest answers, with how
 // long each stage took. If it fails, nothing of the sandbox is left on this host. It may
-// be called once for an id. KillSandbox ends it, in which case it is hutch.ErrSandboxGone.
+// be called once for an id. KillSandbox ends it, in which case it is hutch.ErrSandboxGone. A
+// machine that was prepared for the id is used if it is alive and fits; then there is a stage
+// hutch.BootPrepared, which is how long it had stood.
 func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
 	defer cancel()
-	ctx, c, err := n.reserve(ctx, rec)
+	ctx, c, p, err := n.take(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
 	defer n.release(c)
-	b, stages, err := n.start(ctx, rec)
+	b, stages, err := n.start(ctx, rec, p)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errAborted) {
 			return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s was ended while it was being started", rec.ID)
 		}
 		return nil, err
 	}
-	n.hold(b)
+	n.hold(ctx, b, c)
 	return stages, nil
 }
 
 // start makes the machine and greets its guest, or leaves nothing of it.
-func (n *Node) start(ctx context.Context, rec hutch.Sandbox) (*box, map[string]time.Duration, error) {
+func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box, map[string]time.Duration, error) {
 	spec, err := n.spec(rec)
 	if err != nil {
+		if p != nil {
+			n.dispose(ctx, rec.ID, p)
+		}
 		return nil, nil, err
 	}
-	stages := map[string]time.Duration{}
+	begun, stages := time.Now(), map[string]time.Duration{}
 	lap := stopwatch(stages)
-	sb, err := n.rt.Create(ctx, spec)
+	sb, ahead, err := n.machine(ctx, spec, p)
 	if err != nil {
-		return nil, nil, fmt.Errorf("create machine: %w", err)
+		return nil, nil, err
 	}
 	undo := cleanup.New(func() { n.undoCreate(ctx, rec.ID, sb) })
 	defer undo.Run()
 	lap("machine")
 
-	b := newBox(n.work, rec, sb)
+	b := newBox(n, rec, sb)
 	undo.Add(func() { _ = b.guest.Close() })
-	if err := n.bringUp(ctx, b); err != nil {
+	if err := n.bringUp(ctx, b, ahead); err != nil {
 		return nil, nil, err
 	}
+	failpoint.At(failpoint.StartUp)
 	lap("start")
 	if err := b.sayHello(ctx); err != nil {
 		return nil, nil, fmt.Errorf("greet guest: %w", err)
 	}
+	failpoint.At(failpoint.StartGreeted)
 	lap("guest")
-	if s, ok := sb.(interface {
-		Stages() map[string]time.Duration
-	}); ok {
-		for k, d := range s.Stages() {
-			stages["machine."+k] = d
-		}
+	if ahead {
+		stages[hutch.BootPrepared] = begun.Sub(p.since)
+	} else {
+		p = nil
+	}
+	for k, d := range p.booked(sb) {
+		stages["machine."+k] = d
 	}
 	undo.Release()
 	return b, stages, nil
 }
 
-// bringUp starts the machine while its handles go to the keeper and its link to the
-// gateway: neither needs the other.
-func (n *Node) bringUp(ctx context.Context, b *box) error {
+// bringUp starts the machine, unless it runs, while its handles go to the keeper and its link
+// to the gateway: neither needs the other.
+func (n *Node) bringUp(ctx context.Context, b *box, runs bool) error {
 	h := b.sb.Handles()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := n.keeper.Put(gctx, b.id, b.epoch, h, b.deadline); err != nil {
 			return fmt.Errorf("store handles: %w", err)
 		}
+		failpoint.At(failpoint.StartKept)
 		return nil
 	})
 	g.Go(func() error {
 		if err := n.egress.Attach(gctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
 			return fmt.Errorf("attach link: %w", err)
 		}
+		failpoint.At(failpoint.StartLinked)
 		return nil
 	})
+	if runs {
+		return g.Wait()
+	}
 	g.Go(func() error {
 		if err := b.sb.Start(gctx, runtime.StartOptions{}); err != nil {
 			return fmt.Errorf("start machine: %w", err)
@@ -113,7 +127,7 @@ func (n *Node) spec(rec hutch.Sandbox) (runtime.Spec, error) {
 func (n *Node) specOf(rec hutch.Sandbox, image string) runtime.Spec {
 	return runtime.Spec{
 		ID: rec.ID, Image: image, Guest: n.cfg.Guest,
-		Resources: rec.Resources, Hostname: rec.Hostname,
+		Resources: rec.Resources, Hostname: rec.Hostname, Profile: rec.Profile,
 	}
 }
 
@@ -121,16 +135,19 @@ func (n *Node) specOf(rec hutch.Sandbox, image string) runtime.Spec {
 func (n *Node) undoCreate(ctx context.Context, id hutch.SandboxID, sb runtime.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if err := errors.Join(sb.Kill(ctx), n.forget(ctx, id)); err != nil {
+	killed := sb.Kill(ctx)
+	failpoint.At(failpoint.UndoKilled)
+	if err := errors.Join(killed, n.forget(ctx, id)); err != nil {
 		n.log.Error("a half-started sandbox could not be removed; the next sweep will try again", "op", "start", "sandbox", id, "error", err)
 	}
 }
 
-// coming is a sandbox that is being started or taken over.
+// coming is a sandbox that is being started, taken over or swept.
 type coming struct {
 	id    hutch.SandboxID
 	epoch hutch.Epoch
 	abort context.CancelCauseFunc
+	fills fills         // when it began
 	done  chan struct{} // closed once it is in service, or nothing is left of it
 }
 
@@ -142,13 +159,33 @@ var errAborted = errors.New("ended while being started")
 func (n *Node) reserve(ctx context.Context, rec hutch.Sandbox) (context.Context, *coming, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.boxes[rec.ID] != nil || n.comes[rec.ID] != nil {
+	if n.boxes[rec.ID] != nil || n.comes[rec.ID] != nil || n.ready[rec.ID] != nil {
 		return nil, nil, hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", rec.ID)
 	}
-	ctx, abort := context.WithCancelCause(ctx)
-	c := &coming{id: rec.ID, epoch: rec.Epoch, abort: abort, done: make(chan struct{})}
-	n.comes[rec.ID] = c
+	ctx, c := n.comeLocked(ctx, rec)
 	return ctx, c, nil
+}
+
+// take is reserve for a sandbox for which a machine may have been prepared, which is then the
+// caller's.
+func (n *Node) take(ctx context.Context, rec hutch.Sandbox) (context.Context, *coming, *prepared, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.boxes[rec.ID] != nil || n.comes[rec.ID] != nil {
+		return nil, nil, nil, hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", rec.ID)
+	}
+	p := n.ready[rec.ID]
+	ctx, c := n.comeLocked(ctx, rec)
+	return ctx, c, p, nil
+}
+
+// comeLocked takes the place, and from the shelf what stands there under the same id.
+func (n *Node) comeLocked(ctx context.Context, rec hutch.Sandbox) (context.Context, *coming) {
+	ctx, abort := context.WithCancelCause(ctx)
+	c := &coming{id: rec.ID, epoch: rec.Epoch, abort: abort, fills: n.fills, done: make(chan struct{})}
+	n.comes[rec.ID] = c
+	delete(n.ready, rec.ID)
+	return ctx, c
 }
 
 func (n *Node) release(c *coming) {
@@ -179,12 +216,24 @@ func (n *Node) abortStart(ctx context.Context, id hutch.SandboxID, e hutch.Epoch
 	}
 }
 
-// hold takes the box into service and begins to watch it.
-func (n *Node) hold(b *box) {
+// hold takes the box into service and begins to watch it. A companion that was replaced since
+// its coming began was given what was in service then, and is given this one now.
+func (n *Node) hold(ctx context.Context, b *box, c *coming) {
 	n.mu.Lock()
 	n.boxes[b.id] = b
+	now := n.fills
 	n.mu.Unlock()
 	n.wg.Go(func() { n.watch(b) })
+	var errs []error
+	if now.keeper != c.fills.keeper {
+		errs = append(errs, n.keep(ctx, b))
+	}
+	if now.egress != c.fills.egress {
+		errs = append(errs, n.link(ctx, b))
+	}
+	if err := errors.Join(errs...); err != nil {
+		n.log.Error("a new companion was not given a sandbox that was coming", "sandbox", b.id, "op", "refill", "error", err)
+	}
 }
 
 // stopwatch returns a function that books the time since its last call under a name.

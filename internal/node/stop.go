@@ -2,10 +2,12 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // PauseSandbox freezes a sandbox in memory.
@@ -96,11 +98,15 @@ func (n *Node) SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoc
 	if err != nil {
 		return err
 	}
-	if err := n.keeper.SetDeadline(ctx, id, e, t); err != nil {
+	err = n.keeper.SetDeadline(ctx, id, e, t)
+	if errors.Is(err, hutch.ErrNotFound) { // a new keeper, which has not been given it yet
+		b.setDeadline(t) // first: who gives it what there is meanwhile looks whether that has changed
+		err = n.keeper.Put(ctx, id, e, b.sb.Handles(), t)
+	}
+	if err != nil {
 		return fmt.Errorf("set deadline of %s: %w", id, err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.deadline = t
+	failpoint.At(failpoint.DeadlineKept)
+	b.setDeadline(t)
 	return nil
 }

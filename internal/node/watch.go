@@ -3,29 +3,36 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/backoff"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // deadlineInterval is how often deadlines are compared with the clock. A TTL is given
 // in seconds; half of one is as late as a sandbox may end.
 const deadlineInterval = 500 * time.Millisecond
 
-// Run holds deadlines until ctx ends. The wall clock is read anew each time, so a step
-// of the clock or a suspended host delays an end by no more than one interval.
+// Run holds deadlines and minds the guests' signs of life until ctx ends. The wall clock is
+// read anew each time, so a step of the clock or a suspended host delays an end by no more than
+// one interval.
 func (n *Node) Run(ctx context.Context) error {
 	t := time.NewTicker(deadlineInterval)
 	defer t.Stop()
+	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			n.endExpired(time.Now())
+			now := time.Now()
+			n.endExpired(now)
+			n.tick(now.Sub(last))
+			last = now
 		}
 	}
 }
@@ -73,10 +80,13 @@ func (n *Node) watch(b *box) {
 		return // the node is stopping; the sandbox goes on
 	}
 	n.clear(b)
-	why, detail := b.whyEnded(exit)
+	failpoint.At(failpoint.EndCleared)
+	used := n.stats(b)
+	why, detail := b.whyEnded(exit, used)
 	close(b.gone)
 	_ = b.guest.Close()
 	defer close(b.done)
+	n.tellUsed(b, used)
 	if !b.awaitExecs() {
 		return // the node is stopping: the keeper has a note for the next one
 	}
@@ -85,10 +95,12 @@ func (n *Node) watch(b *box) {
 	if why != hutch.EndKilled { // that one is reported by the call that asked for it
 		n.reports.SandboxEnded(ctx, b.id, b.currentEpoch(), why, detail)
 	}
+	failpoint.At(failpoint.EndTold)
 	// Last, because until the end is on record the keeper's note on it is the only one.
 	if err := n.keeper.Delete(ctx, b.id); err != nil {
 		n.log.Error("the keeper still has a note on an ended sandbox", "sandbox", b.id, "op", "end", "error", err)
 	}
+	failpoint.At(failpoint.EndForgotten)
 	n.drop(b.id)
 }
 
@@ -108,19 +120,42 @@ func (n *Node) drop(id hutch.SandboxID) {
 	delete(n.boxes, id)
 }
 
-// whyEnded says why the sandbox ended.
-func (b *box) whyEnded(exit runtime.Event) (hutch.SandboxEnd, string) {
+// stats is what a sandbox uses, or has used if it is gone; zero if that cannot be had.
+func (n *Node) stats(b *box) runtime.Stats {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), n.cfg.CallTimeout)
+	defer cancel()
+	st, err := b.sb.Stats(ctx)
+	if err != nil {
+		n.log.Warn("what a sandbox uses is not known", "sandbox", b.id, "op", "measure", "error", err)
+	}
+	b.noteOOMKills(st.OOMKills)
+	return st
+}
+
+// whyEnded says why the sandbox ended, of whose use last is the final account.
+func (b *box) whyEnded(exit runtime.Event, last runtime.Stats) (hutch.SandboxEnd, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.ending != "":
 	case exit.OOM:
-		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit"
+		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit: "+b.memoryUse(last)
+	case exit.Pids:
+		b.ending, b.detail = hutch.EndPidsLimit, fmt.Sprintf("it was ended over its cap of processes and threads on the host: at most %d, its limit %d", last.PidsPeak, last.PidsLimit)
+	case !b.deadline.IsZero() && !time.Now().Before(b.deadline):
+		// The keeper came first, of a sandbox that was due for long, or while this process stood still.
+		b.ending, b.detail = hutch.EndExpired, "it was ended at its deadline"
 	default:
 		b.ending, b.detail = hutch.EndCrashed, "its kernel or its guest agent ended unasked"
 	}
 	b.endRun(b.goneLocked(nil))
 	return b.ending, b.detail
+}
+
+// memoryUse says how much memory the sandbox was given and has used, in bytes. What it was
+// given is the size that was asked for; the host allows its kernel some more, and counts that in.
+func (b *box) memoryUse(st runtime.Stats) string {
+	return fmt.Sprintf("at most %d bytes with its kernel's, its limit %d of which %d its own", st.MemoryPeak, st.MemoryLimit, b.memoryMax)
 }
 
 // followEvents acts on what happens to the sandbox until it has exited.
@@ -138,7 +173,7 @@ func (n *Node) followEvents(b *box) (runtime.Event, bool) {
 			case runtime.KindExited:
 				last = ev
 			case runtime.KindOOMKill:
-				b.noteOOMKill()
+				n.wg.Go(func() { n.stats(b) })
 			case runtime.KindMemoryHigh:
 				n.wg.Go(func() { n.relieve(b) })
 			}
@@ -146,8 +181,13 @@ func (n *Node) followEvents(b *box) (runtime.Event, bool) {
 	}
 }
 
-// relieve asks the guest to end its largest command before the kernel ends everything.
+// relieve asks the guest to end its largest command before the kernel ends everything. Where
+// the kernel has come first there is nothing to save any more, and whoever is the largest now is
+// not who took the memory.
 func (n *Node) relieve(b *box) {
+	if st := n.stats(b); st.WorkingSet < st.MemoryLimit/2 {
+		return
+	}
 	err := n.call(n.work, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
 			_, err := b.guest.Relieve(ctx)

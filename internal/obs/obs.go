@@ -76,6 +76,15 @@ func New(reg *prometheus.Registry, alive func() int) *Metrics {
 	return m
 }
 
+// Prepared adds the number of machines that are kept ready to what reg shows; count is called
+// at each scrape.
+func Prepared(reg *prometheus.Registry, count func() int) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "hutch_prepared_machines",
+		Help: "Machines that stand ready for sandboxes which nobody has asked for yet.",
+	}, func() float64 { return float64(count()) }))
+}
+
 // CreateStage books the time of one stage of a create.
 func (m *Metrics) CreateStage(stage string, d time.Duration) {
 	m.stages.WithLabelValues(stage).Observe(d.Seconds())

@@ -31,6 +31,12 @@ type Spec struct {
 	Guest     string // guest agent's own image (EROFS), mounted read-only at GuestDir
 	Resources hutch.Resources
 	Hostname  string // as seen inside
+	// Profile says what the guest agent will let its commands do; it learns it from its
+	// first hello, which must name the same. Of a locked machine the isolator takes what
+	// only root inside needs: no program in it gains rights from its owner. A snapshot is
+	// good for its own profile only. Empty is hutch.ProfileRoot; one that is not known is a
+	// bad_request.
+	Profile hutch.Profile
 }
 
 // GuestDir is where the guest agent's image is mounted inside, and GuestPath its
@@ -141,13 +147,18 @@ const (
 type Event struct {
 	Kind Kind
 	OOM  bool // with KindExited: the kernel ended it over its memory limit
+	Pids bool // with KindExited: the kernel had refused it processes over its cap of them on the host
 }
 
 // Stats is what the host accounts to a sandbox since its start.
 type Stats struct {
 	CPU         time.Duration // CPU time used
 	Memory      int64         // bytes charged now
+	WorkingSet  int64         // of Memory, what the host could not take back by dropping file pages
 	MemoryPeak  int64         // most bytes charged at once
 	MemoryLimit int64         // bytes
 	Disk        int64         // bytes of the writable layer on the host's disk; 0 on the memory tier
+	OOMKills    int64         // processes that the kernel ended over MemoryLimit: counted before they are gone
+	PidsPeak    int64         // most processes and threads on the host at once; 0 = not known
+	PidsLimit   int64         // the cap on them
 }

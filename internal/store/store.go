@@ -1,5 +1,6 @@
 // Package store is the port to durable records: sandboxes, commands, templates and their
-// builds, keys, events, idempotency keys, audited calls and the server's own settings.
+// builds, keys, events, idempotency keys, audited calls, what sandboxes used, and the
+// server's own settings.
 //
 // It owns their durability and the compare-and-set on a sandbox's epoch; it decides
 // nothing. Each adapter (sqlite) passes storetest. Driver errors never leave an
@@ -36,6 +37,7 @@ type Store interface {
 	Events
 	Idempotency
 	Audit
+	UsageLog
 	Settings
 
 	// Close makes the writes already accepted and lets go of everything. Calls after it
@@ -225,6 +227,31 @@ type Audit interface {
 	AuditEntries(ctx context.Context, f AuditFilter) ([]hutch.AuditEntry, error)
 	// PurgeAudit removes entries of calls made before t and says how many.
 	PurgeAudit(ctx context.Context, t time.Time) (int, error)
+}
+
+// UsageFilter chooses intervals; zero fields do not filter.
+type UsageFilter struct {
+	Project hutch.ProjectID
+	Sandbox hutch.SandboxID
+	From    time.Time // only what ended after it
+	To      time.Time // only what began before it
+}
+
+// UsageLog keeps what sandboxes used, also after their records are purged.
+type UsageLog interface {
+	// AppendUsage stores intervals. One that begins when a stored one of its sandbox does
+	// replaces that, unless that ends later: the last of a living sandbox grows, and late
+	// news does nothing. One that does not end after its begin is hutch.ErrInternal.
+	AppendUsage(ctx context.Context, rows ...hutch.Usage) error
+	// Usage lists whole intervals, first stored first, paged as Sandboxes pages.
+	Usage(ctx context.Context, f UsageFilter, p Page) ([]hutch.Usage, string, error)
+	// UsageTotal is the sum of the intervals, cut at From and To as hutch.Usage.Clip cuts.
+	UsageTotal(ctx context.Context, f UsageFilter) (hutch.UsageTotal, error)
+	// UsageBySandbox lists such sums for each sandbox, the one first stored first.
+	UsageBySandbox(ctx context.Context, f UsageFilter, p Page) ([]hutch.SandboxUsage, string, error)
+	// PurgeUsage removes intervals that ended before t, but of no sandbox that lives, and
+	// says how many.
+	PurgeUsage(ctx context.Context, t time.Time) (int, error)
 }
 
 // Settings keeps small values that the server once chose for itself.

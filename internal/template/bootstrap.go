@@ -7,12 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"hutch.dev/hutch/internal/x/aptsource"
+
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // bootstrap unpacks and configures the packages into the tree.
@@ -69,7 +70,7 @@ func (run *building) dpkgOptions() []string {
 // carried are the settings of the machine's apt that a build takes over: how to reach
 // the mirrors (proxies, certificates, address family) and how much to trust them.
 // mmdebstrap runs apt with a configuration of its own and reads none of them.
-var carried = regexp.MustCompile(`^Acquire::(https?|ftp|tor|mirror|proxy|Retries|ForceIPv[46]|Send-URI-Encoded|Check-Valid-Until|Check-Date|Max-ValidTime|Min-ValidTime|AllowInsecureRepositories|AllowWeakRepositories|AllowDowngradeToInsecureRepositories|By-Hash)\b[^ ]* ".*";$`)
+var carried = pattern.New(`^Acquire::(https?|ftp|tor|mirror|proxy|Retries|ForceIPv[46]|Send-URI-Encoded|Check-Valid-Until|Check-Date|Max-ValidTime|Min-ValidTime|AllowInsecureRepositories|AllowWeakRepositories|AllowDowngradeToInsecureRepositories|By-Hash)\b[^ ]* ".*";$`)
 
 // buildSettings are the settings of apt for every build. Passwords for mirrors stay in
 // the machine's files; apt reads them there, for it runs outside of the tree.
@@ -148,7 +149,7 @@ const (
 )
 
 // newlyInstalled is apt's summary line.
-var newlyInstalled = regexp.MustCompile(`^\d+ upgraded, (\d+) newly installed`)
+var newlyInstalled = pattern.New(`^\d+ upgraded, (\d+) newly installed`)
 
 // line takes a line of output and says how far the step is.
 func (p *bootstrapProgress) line(s string) (float64, bool) {

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/x/atomicfile"
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // What a builder keeps in its directory:
@@ -96,7 +96,7 @@ func (b *Builder) Forget(key string) error {
 }
 
 // keyRE is what the key of a build looks like.
-var keyRE = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var keyRE = pattern.New(`^[0-9a-f]{64}$`)
 
 func (b *Builder) result(p plan, rec record, img rootfs.Image, cached bool) Result {
 	return Result{
@@ -187,10 +187,15 @@ func (b *Builder) makeDir(key string) (string, error) {
 	return dir, nil
 }
 
+// Sweep removes what builds left that were killed; those under way are not touched. What
+// cannot be removed is logged, and found by [Builder.Leftovers].
+func (b *Builder) Sweep() { b.sweep("") }
+
 // sweep removes what killed builds left: those of key, whose lock the caller holds,
 // and those of any other key that nobody builds. What cannot be removed now is logged
 // and left to the next one.
 func (b *Builder) sweep(key string) {
+	b.sweepRecords(key)
 	entries, err := os.ReadDir(b.workDir())
 	if err != nil {
 		return // nothing was ever built
@@ -208,6 +213,29 @@ func (b *Builder) sweep(key string) {
 			defer unlock()
 		}
 		b.removeDir(filepath.Join(b.workDir(), e.Name()))
+	}
+}
+
+// sweepRecords removes the records that killed builds were writing: of key, whose lock is
+// held, and of every other that nobody builds.
+func (b *Builder) sweepRecords(key string) {
+	halves, err := HalfWritten(b.buildsDir())
+	if err != nil {
+		return // nothing was ever built
+	}
+	for _, h := range halves {
+		owner, _, ok := strings.Cut(strings.TrimPrefix(filepath.Base(h.Name), "."), ".json.")
+		if !ok || !keyRE.MatchString(owner) {
+			continue
+		}
+		if owner != key {
+			unlock, free, err := b.tryLock(owner)
+			if err != nil || !free {
+				continue
+			}
+			defer unlock()
+		}
+		os.Remove(h.Name) // one that cannot be removed is found by `hutch leaks`
 	}
 }
 

@@ -44,6 +44,7 @@ import (
 	"hutch.dev/hutch/internal/rootfs"
 	"hutch.dev/hutch/internal/template/unpack"
 	"hutch.dev/hutch/internal/x/atomicfile"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // builderVersion is raised whenever the same recipe and sources would make another
@@ -235,12 +236,14 @@ func (run *building) register(ctx context.Context, began time.Time) (Result, err
 	if err != nil {
 		return Result{}, fmt.Errorf("put image into the store: %w", err)
 	}
+	failpoint.At(failpoint.ImageInstalled)
 	if err := os.MkdirAll(run.buildsDir(), 0o755); err != nil {
 		return Result{}, fmt.Errorf("make directory of builds: %w", err)
 	}
 	if err := atomicfile.Install(filepath.Join(run.dir, "log"), run.logPath(run.plan.key), 0o600); err != nil {
 		return Result{}, fmt.Errorf("keep build log: %w", err)
 	}
+	failpoint.At(failpoint.BuildLogKept)
 	rec := record{
 		Key: run.plan.key, BuildID: uuid.NewString(), Source: run.plan.source, Image: img.Digest, SizeBytes: img.SizeBytes,
 		BuiltAt: time.Now().UTC(), SourceDate: run.sourceDate, Took: time.Since(began),
@@ -248,5 +251,6 @@ func (run *building) register(ctx context.Context, began time.Time) (Result, err
 	if err := run.remember(rec); err != nil {
 		return Result{}, err
 	}
+	failpoint.At(failpoint.BuildRemembered)
 	return run.result(run.plan, rec, img, false), nil
 }

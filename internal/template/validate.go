@@ -4,23 +4,24 @@ import (
 	"cmp"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"hutch.dev/hutch"
+
+	"hutch.dev/hutch/internal/x/pattern"
 )
 
 // What names look like. Debian's policy manual defines packages (5.6.1); accounts are
 // what useradd takes by default.
 var (
-	nameRE    = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
-	suiteRE   = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,31}$`)
-	packageRE = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?$`)
-	accountRE = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
+	nameRE    = pattern.New(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
+	suiteRE   = pattern.New(`^[a-z][a-z0-9.-]{0,31}$`)
+	packageRE = pattern.New(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?$`)
+	accountRE = pattern.New(`^[a-z_][a-z0-9_-]{0,30}$`)
 	// requirementRE is the part of PEP 508 that needs no index of its own.
-	requirementRE = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?(\[[A-Za-z0-9._,-]{1,100}\])?((===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]{1,64}(,(===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]{1,64}){0,7})?$`)
-	envRE         = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	requirementRE = pattern.New(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?(\[[A-Za-z0-9._,-]{1,100}\])?((===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]{1,64}(,(===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]{1,64}){0,7})?$`)
+	envRE         = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // Limits of a recipe. Those of a sandbox's size are what any isolator could be asked

@@ -82,6 +82,7 @@ var rules = map[string]func(*Tree) []Finding{
 	"error codes":        errorFindings,
 	"licence":            licenceFindings,
 	"files left behind":  fileFindings,
+	"failpoints":         failpointFindings,
 	"hosts and machines": func(t *Tree) []Finding { return secretFindings(t, machine(t)) },
 }
 

@@ -73,6 +73,7 @@ var layers = []layer{
 
 	// What talks to a server as anybody could.
 	{pkg: "internal/cli/...", may: []string{".", "api/...", "client/...", "internal/cli/...", "internal/x/..."}},
+	{pkg: "internal/chaos", may: []string{".", "api/...", "client/...", "internal/x/..."}},
 	{pkg: "internal/bench/...", may: []string{".", "api/...", "client/...", "internal/bench/...", "internal/guestapi", "internal/guestclient", "internal/link", "internal/runtime/...", "internal/x/..."}},
 
 	// The binaries: the only place that wires.

@@ -87,8 +87,26 @@ func TestRulesFindWhatIsPlanted(t *testing.T) {
 			files{"errors.go": errorsGo, errorList: "[" + row("a") + "," + row("c") + "]", errorTable: "| `a` | 400 |\n| `d` | 400 |\n"},
 			[]string{"\"c\" has no constant", "\"b\" of errors.go has no row", "no line begins with \"| `c` | 400 |\"", "\"d\" is on the page"},
 		},
-		"error rows that lack":      {errorFindings, files{"errors.go": errorsGo, errorList: `[{"code":"a","status":200},` + row("b") + `,` + row("b") + `]`, errorTable: "| `a` | 200 |\n| `b` | 400 |"}, []string{"the row of \"a\" needs", "\"b\" has two rows"}},
-		"error codes that agree":    {errorFindings, files{"errors.go": errorsGo, errorList: "[" + row("a") + "," + row("b") + "]", errorTable: "| `a` | 400 | no |\n| `b` | 400 | no |"}, nil},
+		"error rows that lack":   {errorFindings, files{"errors.go": errorsGo, errorList: `[{"code":"a","status":200},` + row("b") + `,` + row("b") + `]`, errorTable: "| `a` | 200 |\n| `b` | 400 |"}, []string{"the row of \"a\" needs", "\"b\" has two rows"}},
+		"error codes that agree": {errorFindings, files{"errors.go": errorsGo, errorList: "[" + row("a") + "," + row("b") + "]", errorTable: "| `a` | 400 | no |\n| `b` | 400 | no |"}, nil},
+		"failpoints that differ": {
+			failpointFindings,
+			files{
+				"internal/x/failpoint/points.go": "package failpoint\nconst (\nA Name = \"a\"\nB Name = \"a\"\nC Name = \"c\"\nD Name = \"d\"\n)\nfunc All() []Name { return []Name{A, B, B, C} }",
+				"internal/node/a.go":             "package node\nfunc f() {\nfailpoint.At(failpoint.A)\nfailpoint.At(failpoint.C)\nfailpoint.At(failpoint.C)\nfailpoint.At(x)\nfailpoint.At(failpoint.D)\n}",
+				"internal/node/a_test.go":        "package node\nfunc g() {\nfailpoint.At(failpoint.B)\n}",
+			},
+			[]string{"A and B are both", "B is 2 times in All", "nothing comes to B", "a.go:5: C is reached in two places", "a.go:6: a failpoint is reached by its name", "D is 0 times in All"},
+		},
+		"failpoints by another name": {
+			failpointFindings,
+			files{
+				"internal/x/failpoint/points.go": "package failpoint\nconst A Name = \"a\"\nfunc All() []Name { return []Name{A} }",
+				"internal/node/a.go":             "package node\nimport fp \"hutch.dev/hutch/internal/x/failpoint\"\nfunc f() {\nfp.At(fp.A)\n}",
+			},
+			[]string{"a.go:2: import internal/x/failpoint under its own name", "nothing comes to A"},
+		},
+		"failpoints that are right": {failpointFindings, files{"internal/x/failpoint/points.go": "package failpoint\nconst A Name = \"a\"\nfunc All() []Name { return []Name{A} }", "internal/node/a.go": "package node\nfunc f() {\nfailpoint.At(failpoint.A)\n}"}, nil},
 		"no licence":                {licenceFindings, files{"LICENSE": "free"}, []string{"LICENSE: it is too short"}},
 		"something left behind":     {fileFindings, files{"a/x.test": "", "a/y.txt": ""}, []string{"a/x.test: it is something a program left"}},
 		"a registry in a file":      {noSecrets, files{"README.md": "line\nsee https://" + registries[0] + "/x", "a.txt": "my" + registries[2] + " " + registries[2] + "x"}, []string{"README.md:2: it names the host of a package registry"}},

@@ -91,6 +91,19 @@ func (w *world) buildLog(id string, from int, follow bool) []string {
 	return lines
 }
 
+// A template keeps its profile until a build names another.
+func TestBuildKeepsTheProfile(t *testing.T) {
+	w, _ := withWorkshop(t)
+	for _, c := range []struct{ asked, want hutch.Profile }{
+		{"", ""}, {hutch.ProfileLocked, hutch.ProfileLocked}, {"", hutch.ProfileLocked}, {hutch.ProfileRoot, hutch.ProfileRoot},
+	} {
+		w.built(w.build("py", func(r *hutch.BuildRequest) { r.Profile = c.asked }).ID)
+		if tpl, err := w.c.Template(w.ctx(), "py"); err != nil || tpl.Profile != c.want {
+			t.Errorf("%+v: the template has %q, %v", c, tpl.Profile, err)
+		}
+	}
+}
+
 func TestBuildMakesATemplate(t *testing.T) {
 	w, shop := withWorkshop(t)
 	b := w.build("py")
@@ -283,6 +296,7 @@ func TestBuildRequests(t *testing.T) {
 		"a name that is a way": {hutch.BuildRequest{Name: "../a", Recipe: "r"}, hutch.ErrBadRequest},
 		"an id that is none":   {hutch.BuildRequest{ID: "x", Name: "a", Recipe: "r"}, hutch.ErrBadRequest},
 		"a user of a recipe":   {hutch.BuildRequest{Name: "a", Recipe: "r", Username: "u"}, hutch.ErrBadRequest},
+		"an unknown profile":   {hutch.BuildRequest{Name: "a", Recipe: "r", Profile: "half"}, hutch.ErrBadRequest},
 		"too much memory":      {hutch.BuildRequest{Name: "a", Recipe: "r", Resources: hutch.Resources{MemoryMB: 1 << 30}}, hutch.ErrBadRequest},
 		"another's id":         {hutch.BuildRequest{ID: id, Project: "other", Name: "a", Recipe: "r"}, hutch.ErrConflict},
 	} {

@@ -135,8 +135,8 @@ func legal(evs []hutch.Event) error {
 	next := map[string][]string{
 		"":        {"sandbox.creating"},
 		"new":     {"sandbox.started", "sandbox.ended"},
-		"running": {"sandbox.paused", "sandbox.pausing_failed", "sandbox.extended", "sandbox.ended"},
-		"paused":  {"sandbox.running", "sandbox.resuming_failed", "sandbox.extended", "sandbox.ended"},
+		"running": {"sandbox.paused", "sandbox.pausing_failed", "sandbox.extended", "sandbox.ended", "sandbox.unresponsive", "sandbox.responsive"},
+		"paused":  {"sandbox.running", "sandbox.resuming_failed", "sandbox.extended", "sandbox.ended", "sandbox.unresponsive", "sandbox.responsive"},
 		"dead":    nil,
 	}
 	to := map[string]string{

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 
@@ -84,7 +85,11 @@ func TestCreateFails(t *testing.T) {
 			}
 			healed()
 			if s.record {
-				w.wantDead(req.ID, hutch.EndStartFailed)
+				dead := w.wantDead(req.ID, hutch.EndStartFailed)
+				var told *hutch.Error
+				if !errors.As(err, &told) || dead.EndDetail != told.Message {
+					t.Errorf("its record says %q, its caller was told %v", dead.EndDetail, err)
+				}
 			}
 			w.wantAgreement()
 			if n := len(w.records()); n > 0 != s.record {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ func TestEndUnasked(t *testing.T) {
 	}{
 		"crash": {(*fake.Guest).Crash, hutch.EndCrashed},
 		"oom":   {(*fake.Guest).OOM, hutch.EndOOM},
+		"pids":  {(*fake.Guest).PidsLimit, hutch.EndPidsLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -261,6 +263,9 @@ func TestEndOfTheRecords(t *testing.T) {
 	if _, err := w.c.KillSandbox(w.ctx(), project, other.ID); err == nil {
 		t.Error("a kill that is not on record was reported as done")
 	}
+	if left, err := w.rt.List(w.ctx()); err != nil || slices.Contains(left, other.ID) {
+		t.Errorf("what was killed is there until that is on record: %v, %v", left, err)
+	}
 	w.guest(sb.ID).Crash()
 	// Readers are told at once, whatever the records can take.
 	w.wantEnd(x, hutch.ExecSandboxGone, 137, "seen\n")
@@ -270,9 +275,7 @@ func TestEndOfTheRecords(t *testing.T) {
 	w.store.fail("PutResult", 0)
 	w.store.fail("UpdateSandbox", 0)
 	w.wantDead(sb.ID, hutch.EndCrashed)
-	if _, err := w.c.KillSandbox(w.ctx(), project, other.ID); err != nil {
-		t.Errorf("kill again: %v", err)
-	}
+	w.wantDead(other.ID, hutch.EndKilled)
 	w.wantAgreement()
 	w.tally.wantEnds(t, map[hutch.SandboxEnd]int{hutch.EndCrashed: 1, hutch.EndKilled: 1})
 }

@@ -88,30 +88,35 @@ func TestKillOvertakesAPause(t *testing.T) {
 		t.Run(string(op), func(t *testing.T) {
 			w := newWorld(t)
 			sb := w.create()
-			change := w.c.PauseSandbox
+			change, opposite := w.c.PauseSandbox, w.c.ResumeSandbox
 			if op == fake.OpResume {
 				if _, err := w.c.PauseSandbox(w.ctx(), project, sb.ID); err != nil {
 					t.Fatal(err)
 				}
-				change = w.c.ResumeSandbox
+				change, opposite = opposite, change
 			}
 			blocked := w.host.Blocked()
 			release := w.host.Block(op)
 			defer release()
-			got := make(chan error, 1)
-			go func() {
-				_, err := change(w.ctx(), project, sb.ID)
+			got := make(chan error, 2)
+			ctx := w.ctx()
+			ask := func() {
+				_, err := change(ctx, project, sb.ID)
 				got <- err
-			}()
+			}
+			go ask()
 			within(t, "it is under way", blocked)
-			_, err := change(w.ctx(), project, sb.ID)
-			wantError(t, "the same again meanwhile", err, hutch.ErrConflict)
+			_, err := opposite(w.ctx(), project, sb.ID)
+			wantError(t, "the opposite meanwhile", err, hutch.ErrConflict)
+			go ask() // the same again waits for what comes of it
 			if _, err := w.c.KillSandbox(w.ctx(), project, sb.ID); err != nil {
 				t.Errorf("kill: %v", err)
 			}
 			w.wantDead(sb.ID, hutch.EndKilled)
 			release()
-			wantError(t, "what was overtaken", within(t, "it returns", got), hutch.ErrSandboxGone)
+			for range 2 {
+				wantError(t, "what was overtaken", within(t, "it returns", got), hutch.ErrSandboxGone)
+			}
 			w.wantAgreement()
 			w.tally.wantEnds(t, map[hutch.SandboxEnd]int{hutch.EndKilled: 1})
 		})

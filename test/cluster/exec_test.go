@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -396,12 +397,26 @@ func TestExecGuestSpeaksGarbage(t *testing.T) {
 func TestExecTimeouts(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create()
-	x := w.exec(sb, "echo a; sleep 1000", func(r *hutch.ExecRequest) { r.Spec.Timeout = 50 * time.Millisecond })
+	const long = 2 * time.Second // enough to say something on a busy machine
+	x := w.exec(sb, "echo a; sleep 1000", func(r *hutch.ExecRequest) { r.Spec.Timeout = long })
+	y := w.exec(sb, "echo b; sleep 1000", func(r *hutch.ExecRequest) { r.Spec.NoOutputTimeout = long })
 	w.wantEnd(x, hutch.ExecTimeout, hutch.ExitTimeout, "a\n")
-	y := w.exec(sb, "echo b; sleep 1000", func(r *hutch.ExecRequest) { r.Spec.NoOutputTimeout = 50 * time.Millisecond })
 	w.wantEnd(y, hutch.ExecNoOutput, hutch.ExitTimeout, "b\n")
-	z := w.exec(sb, "oom")
-	w.wantEnd(z, hutch.ExecOOM, 137, "")
+	for _, cmd := range []string{"oom", "oom-child"} {
+		z := w.wantEnd(w.exec(sb, cmd), hutch.ExecOOM, 137, "")
+		if z.Result.Signal != "KILL" || !strings.Contains(z.Result.Detail, "limit") {
+			t.Errorf("%s: signal %q, %q", cmd, z.Result.Signal, z.Result.Detail)
+		}
+	}
+	w.wantEnd(w.exec(sb, "exit 137"), hutch.ExecExit, 137, "")
+	// One that goes on after it is told so, and the next is not.
+	z := w.wantEnd(w.exec(sb, "oom-other; exit 3"), hutch.ExecExit, 3, "")
+	if !slices.Equal(z.Result.LimitsHit, []string{"memory"}) || !strings.Contains(z.Result.Detail, "limit") {
+		t.Errorf("a process of it was killed for memory: %v, %q", z.Result.LimitsHit, z.Result.Detail)
+	}
+	if z = w.wantEnd(w.exec(sb, "exit 3"), hutch.ExecExit, 3, ""); len(z.Result.LimitsHit) > 0 {
+		t.Errorf("the next: %v, %q", z.Result.LimitsHit, z.Result.Detail)
+	}
 }
 
 // TestExecBackstopEndsTheSandbox has a guest that does not hold a command's timeout, nor

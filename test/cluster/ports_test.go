@@ -182,6 +182,15 @@ func (s faultyStore) AppendAudit(ctx context.Context, entries ...hutch.AuditEntr
 	return s.do("AppendAudit", func() error { return s.Store.AppendAudit(ctx, entries...) })
 }
 
+func (s faultyStore) AppendUsage(ctx context.Context, rows ...hutch.Usage) error {
+	return s.do("AppendUsage", func() error { return s.Store.AppendUsage(ctx, rows...) })
+}
+
+func (s faultyStore) UsageBySandbox(ctx context.Context, f store.UsageFilter, p store.Page) (l []hutch.SandboxUsage, next string, err error) {
+	err = s.do("UsageBySandbox", func() (err error) { l, next, err = s.Store.UsageBySandbox(ctx, f, p); return err })
+	return l, next, err
+}
+
 // keeperPort is the real keeper as the node wants it, as in cmd/hutch.
 type keeperPort struct {
 	c *keeper.Client
@@ -207,6 +216,17 @@ func (k keeperPort) Get(ctx context.Context, id hutch.SandboxID) (kept node.Kept
 
 func (k keeperPort) Delete(ctx context.Context, id hutch.SandboxID) error {
 	return k.do("Delete", func() error { return k.c.Delete(ctx, id) })
+}
+
+func (k keeperPort) List(ctx context.Context) (all []hutch.Trace, err error) {
+	err = k.do("List", func() error {
+		got, err := k.c.List(ctx)
+		for _, e := range got {
+			all = append(all, hutch.Trace{Kind: hutch.TraceKeeper, Name: string(e.Name), Sandbox: e.Name, Noted: !e.KilledAt.IsZero() || !e.ExitedAt.IsZero()})
+		}
+		return err
+	})
+	return all, err
 }
 
 // gateway is an egress gateway that serves nobody. It really holds the links, as the real
@@ -266,20 +286,47 @@ func (p egressPort) Detach(_ context.Context, id hutch.SandboxID) error {
 	return p.do("Detach", func() error { p.g.detach(id); return nil })
 }
 
+func (p egressPort) List(context.Context) (all []hutch.Trace, err error) {
+	err = p.do("List", func() error {
+		for _, id := range p.g.attached() {
+			all = append(all, hutch.Trace{Kind: hutch.TraceLink, Name: string(id), Sandbox: id})
+		}
+		return nil
+	})
+	return all, err
+}
+
 // tally counts what control reports as metrics, over all servers of a world.
 type tally struct {
 	mu        sync.Mutex
 	sandboxes map[hutch.SandboxEnd]int
+	phases    map[string]int // operations that went well
 	execs     map[hutch.ExecEnd]int
 	queue     int
 }
 
 func newTally() *tally {
-	return &tally{sandboxes: map[hutch.SandboxEnd]int{}, execs: map[hutch.ExecEnd]int{}}
+	return &tally{sandboxes: map[hutch.SandboxEnd]int{}, phases: map[string]int{}, execs: map[hutch.ExecEnd]int{}}
 }
 
 func (*tally) CreateStage(string, time.Duration) {}
-func (*tally) Operation(string, error)           {}
+
+// Operation counts what went well.
+func (m *tally) Operation(phase string, err error) {
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.phases[phase]++
+}
+
+// operations is how many operations of a kind went well.
+func (m *tally) operations(phase string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.phases[phase]
+}
 
 func (m *tally) ExecEnded(end hutch.ExecEnd, _ time.Duration) {
 	m.mu.Lock()

@@ -134,6 +134,11 @@ func TestProcesses(t *testing.T) {
 	if err != nil || len(l) != 1 || l[0] != (guestapi.Process{PID: x.PID, PPID: 1, Exec: x.ID, State: "S", Command: "hang"}) {
 		t.Errorf("processes: %+v, %v", l, err)
 	}
+	w.guest(sb.ID).MemoryWasHigh() // the news is old: whoever is the largest now is not at fault
+	y := w.exec(sb, "out 100; hang")
+	w.sees(y, strings.Repeat("0123456789", 10))
+	w.wantEnd(w.exec(sb, "memory-high"), hutch.ExecExit, 0, "")
+	w.wantEnd(y, hutch.ExecOOM, 137, strings.Repeat("0123456789", 10))
 	w.wantEnd(w.exec(sb, "memory-high"), hutch.ExecExit, 0, "")
 	w.wantEnd(x, hutch.ExecOOM, 137, "") // the guest ended its largest command; "hang" ignores TERM
 }

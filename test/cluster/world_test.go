@@ -50,6 +50,9 @@ type world struct {
 	control control.Config
 	node    node.Config
 	*server
+
+	next     hutch.SandboxID // that a fault walk makes
+	nextExec hutch.ExecID
 }
 
 // server is one run of the server on a world.

@@ -33,6 +33,19 @@ var cases = map[string]string{
 	// Ports.
 	"K01": "", "K05": "", "K06": "", "K08": "",
 	"K03": "", // of its causes, a resume; a rollback waits for snapshots
+	// Life of a sandbox.
+	"L01": "", "L03": "", "L05": "", "L06": "", "L08": "", "L10": "", "L11": "", "L13": "", "L15": "", "L16": "", "L18": "", "L20": "", "L21": "", // a pause being one in memory
+	"L23": "", // of the one host there is; moving from one to another waits for more
+	// Creates.
+	"M01": "", "M03": "", "M05": "", "M08": "", "M10": "", "M11": "",
+	"M06": "more than one host: where a sandbox is",
+	"M13": "more than one host: where its template is",
+	// Taking all of something.
+	"O01": "", "O03": "", "O05": "", "O06": "", "O08": "",
+	// Secrets.
+	"P01": "", "P03": "", "P05": "", "P06": "", "P08": "",
+	// Metering and running Hutch.
+	"Q01": "", "Q03": "", "Q05": "", "Q06": "", "Q08": "",
 }
 
 func TestEveryCaseHasItsTest(t *testing.T) {

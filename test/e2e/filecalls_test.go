@@ -389,3 +389,5 @@ func (f fileCalls) watchers(t *testing.T) {
 	f.ask(t, "GET", flat+"/events", "").want(404)
 	f.ask(t, "POST", "/watchers", `{"path": "/srv/closed", "user": "user"}`).want(403)
 }
+
+func decode(r io.Reader, v any) error { return json.NewDecoder(r).Decode(v) }

@@ -13,6 +13,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guest/guesttest"
+	"hutch.dev/hutch/internal/guestapi"
 	"hutch.dev/hutch/internal/guestimage"
 	"hutch.dev/hutch/internal/guestlink"
 	"hutch.dev/hutch/internal/rootfs"
@@ -30,8 +31,37 @@ func TestGuestContractInASandbox(t *testing.T) {
 	}
 }
 
+// With what a command used the guest tells what all did while it ran, those included that have
+// ended and are forgotten: its host shares the sandbox's CPU time out by that.
+func TestGuestTellsWhatAllCommandsUsed(t *testing.T) {
+	c := guestOf(t, machine(t, hutch.TierDisk))
+	if err := c.Call(t.Context(), http.MethodPost, guestapi.PathHello, guesttest.Hello(), nil); err != nil {
+		t.Fatal(err)
+	}
+	const busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+	waits := c.Start(t, hutch.ExecSpec{Cmd: "until [ -e /tmp/over ]; do sleep 0.1; done"})
+	beside := c.Start(t, hutch.ExecSpec{Cmd: "while :; do :; done"})
+	own := c.Start(t, hutch.ExecSpec{Cmd: busy})
+	guesttest.Eventually(t, time.Minute, "the busy command has ended", func() bool { return !c.Status(t, own.ID).Running })
+	if st := c.Status(t, own.ID); st.Result.CPU <= 0 || st.AllCPU < st.Result.CPU*3/2 {
+		t.Errorf("it used %v, and all together %v", st.Result.CPU, st.AllCPU)
+	}
+	c.Stop(t, beside.ID, guestapi.Stop{Reason: hutch.ExecCancelled})
+	used := c.Status(t, own.ID).Result.CPU + c.Status(t, beside.ID).Result.CPU
+	for _, x := range []guestapi.ExecStatus{own, beside} {
+		if err := c.Call(t.Context(), http.MethodDelete, guestapi.PathExec+"/"+string(x.ID), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Sh(t, "touch /tmp/over")
+	guesttest.Eventually(t, time.Minute, "the waiting command has ended", func() bool { return !c.Status(t, waits.ID).Running })
+	if st := c.Status(t, waits.ID); st.AllCPU < used*9/10 { // which two clocks measure
+		t.Errorf("while it ran others used %v, and all together %v", used, st.AllCPU)
+	}
+}
+
 // machine starts a sandbox without anything of the platform around it.
-func machine(t *testing.T, tier hutch.DiskTier) runtime.Sandbox {
+func machine(t *testing.T, tier hutch.DiskTier, edits ...func(*runtime.Spec)) runtime.Sandbox {
 	t.Helper()
 	exe, err := hutchBinary()
 	if err != nil {
@@ -70,6 +100,9 @@ func machine(t *testing.T, tier hutch.DiskTier) runtime.Sandbox {
 	spec := runtime.Spec{
 		ID: hutch.SandboxID(id.NewSandbox()), Image: root, Guest: image, Hostname: "guest",
 		Resources: hutch.Resources{MilliCPU: 2000, MemoryMB: 1024, DiskMB: 512, DiskTier: tier, Pids: 512},
+	}
+	for _, edit := range edits {
+		edit(&spec)
 	}
 	sb, err := rt.Create(t.Context(), spec)
 	if err != nil {

@@ -132,7 +132,10 @@ func (s *server) start(args ...string) error {
 		return err
 	}
 	s.log = &syncBuffer{}
-	args = append([]string{"serve", "--data-dir", s.dir, "--cache-dir", rootfs.CacheDir(), "--listen", "127.0.0.1:0"}, args...)
+	args = append([]string{
+		"serve", "--data-dir", s.dir, "--cache-dir", rootfs.CacheDir(), "--listen", "127.0.0.1:0",
+		"--prepare", "0",
+	}, args...) // tests count what is on the host
 	s.cmd = exec.Command(exe, args...)
 	s.cmd.Stderr = s.log
 	if err := s.cmd.Start(); err != nil {

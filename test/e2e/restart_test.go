@@ -261,9 +261,11 @@ func TestCaseC08KilledInTheMiddleOfACreate(t *testing.T) {
 				middle++
 			}
 		}
-		if err := s.start(); err != nil {
-			t.Fatal(err)
-		}
+		within(t, 10*time.Second, "the start after a crash in a create", func() {
+			if err := s.start(); err != nil {
+				t.Fatal(err)
+			}
+		})
 		alive := 0
 		for sb, err := range s.client.Sandboxes(t.Context(), client.SandboxFilter{}) {
 			if err != nil {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -39,12 +40,16 @@ type User struct {
 // Database is the two files.
 type Database struct {
 	Passwd, Group string // paths
+	// Locked, once it holds the default user of a locked sandbox, lets Lookup find ordinary
+	// users only: see locked.go. Nil: it never will.
+	Locked *atomic.Pointer[string]
 }
 
 // Lookup finds the user that spec names: "name", "uid", "name:group" or "uid:gid". Empty
 // is root. A number needs no entry; its home is then "/". A name that is not there is a
 // bad_request about the field "user"; so is a name that must be looked up in something
-// that is not a regular file. Root and numbers are found all the same.
+// that is not a regular file. Root and numbers are found all the same. Whom a locked sandbox
+// does not let in is forbidden.
 func (d Database) Lookup(spec string) (User, error) {
 	name, group, hasGroup := strings.Cut(spec, ":")
 	if name == "" && (hasGroup || spec != "") {
@@ -65,6 +70,7 @@ func (d Database) Lookup(spec string) (User, error) {
 		return User{}, hutch.FieldErrorf("user", "there is no user %q in this sandbox", name)
 	}
 	groups, err := readFile(d.Group)
+	own := u.GID
 	if hasGroup {
 		gid, ok := findGroup(groups, group)
 		if !ok && errors.Is(err, errNotRegular) {
@@ -76,6 +82,11 @@ func (d Database) Lookup(spec string) (User, error) {
 		u.GID = gid
 	}
 	u.Groups = groupsOf(groups, u.Name)
+	if d.Locked != nil {
+		if mine := d.Locked.Load(); mine != nil {
+			return u.ordinary(own, hasGroup && spec != *mine)
+		}
+	}
 	return u, nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,9 @@ const cpuPeriod = 100_000
 type Tree struct {
 	root string // where cgroup2 is mounted
 	dir  string
+
+	mu   sync.Mutex
+	past time.Duration // CPU time of groups that have been removed: gVisor's kernel forgets it with them
 }
 
 // Open finds the cgroup file system mounted at root and makes the tree in it. Without
@@ -95,16 +99,24 @@ func (t *Tree) SetLimits(l Limits) error {
 // Refused is how many forks the cap has refused to all commands so far.
 func (t *Tree) Refused() int64 { return readEvents(t.dir) }
 
+// CPU is what all commands together have used so far, those that have ended included.
+func (t *Tree) CPU() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.past + readCPU(t.dir)
+}
+
 // Group is the group of one command.
 type Group struct {
-	dir string
-	fd  int // open directory, for starting processes in it; -1 once closed
+	tree *Tree
+	dir  string
+	fd   int // open directory, for starting processes in it; -1 once closed
 }
 
 // New makes the group of the command id, with the same cap l.Pids of its own, so that it
 // can be told which command met it.
 func (t *Tree) New(id string, l Limits) (*Group, error) {
-	g := &Group{dir: filepath.Join(t.dir, id), fd: -1}
+	g := &Group{tree: t, dir: filepath.Join(t.dir, id), fd: -1}
 	err := unix.Mkdir(g.dir, 0o755)
 	if errors.Is(err, unix.ENOENT) { // somebody inside removed the tree
 		if err = t.make(); err == nil {
@@ -187,7 +199,7 @@ type Usage struct {
 // Usage reads what the group has used; what the kernel does not count is zero.
 func (g *Group) Usage() Usage {
 	return Usage{
-		CPU:     time.Duration(readField(g.dir+"/cpu.stat", "usage_usec")) * time.Microsecond,
+		CPU:     readCPU(g.dir),
 		Memory:  readNumber(g.dir + "/memory.peak"),
 		Refused: readEvents(g.dir),
 	}
@@ -200,14 +212,24 @@ func (g *Group) Memory() int64 { return readNumber(g.dir + "/memory.current") }
 // Remove removes the group and those below it. While a process is in it that is an
 // error, and nothing is lost by trying again later.
 func (g *Group) Remove() error {
+	g.tree.mu.Lock()
+	defer g.tree.mu.Unlock()
+	used := readCPU(g.dir)
 	err := unix.Rmdir(g.dir)
 	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) {
 		g.walk(func(dir string) { err = unix.Rmdir(dir) })
+	}
+	if err == nil {
+		g.tree.past += used
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	return nil
+}
+
+func readCPU(dir string) time.Duration {
+	return time.Duration(readField(dir+"/cpu.stat", "usage_usec")) * time.Microsecond
 }
 
 func readEvents(dir string) int64 { return readField(dir+"/pids.events", "max") }

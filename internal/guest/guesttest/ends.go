@@ -372,20 +372,6 @@ func testHostile(t *testing.T, c *Client) {
 	})
 }
 
-func testRelieve(t *testing.T, c *Client) {
-	small := c.Start(t, hutch.ExecSpec{Cmd: "sleep 600"})
-	big := c.Start(t, hutch.ExecSpec{Cmd: "x=$(head -c 20000000 /dev/zero | tr '\\0' a); echo full; sleep 600"})
-	Eventually(t, 30*time.Second, "memory is used", func() bool { return c.Status(t, big.ID).Stdout > 0 })
-	var st guestapi.ExecStatus
-	c.must(t, "POST", guestapi.PathRelieve, nil, &st)
-	if st.ID != big.ID || st.Result == nil || st.Result.End != hutch.ExecOOM || st.Result.ExitCode != 137 || !strings.Contains(st.Result.Detail, "MiB") {
-		t.Errorf("%+v %+v", st, st.Result)
-	}
-	if !c.Status(t, small.ID).Running {
-		t.Error("the small one was ended too")
-	}
-}
-
 func testNothingLeft(t *testing.T, c *Client) {
 	var ps []guestapi.Process
 	defer func() {

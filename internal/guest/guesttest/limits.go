@@ -1,6 +1,7 @@
 package guesttest
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,5 +105,29 @@ func testDiskFull(t *testing.T, c *Client) {
 	}
 	if r := c.Sh(t, "seq 1 300000"); r.Stdout.FileDropped != 0 || r.Stdout.Path == "" {
 		t.Errorf("afterwards: path %q, lacks %d", r.Stdout.Path, r.Stdout.FileDropped)
+	}
+}
+
+func testRelieve(t *testing.T, c *Client) {
+	small := c.Start(t, hutch.ExecSpec{Cmd: "sleep 600"})
+	big := c.Start(t, hutch.ExecSpec{Cmd: "x=$(head -c 20000000 /dev/zero | tr '\\0' a); echo full; sleep 600"})
+	Eventually(t, 30*time.Second, "memory is used", func() bool { return c.Status(t, big.ID).Stdout > 0 })
+	var st guestapi.ExecStatus
+	c.must(t, "POST", guestapi.PathRelieve, nil, &st)
+	if st.ID != big.ID || st.Result == nil || st.Result.End != hutch.ExecOOM || st.Result.ExitCode != 137 || !strings.Contains(st.Result.Detail, "MiB") {
+		t.Errorf("%+v %+v", st, st.Result)
+	}
+	if !c.Status(t, small.ID).Running {
+		t.Error("the small one was ended too")
+	}
+	// Each process costs the host something, whatever it uses itself.
+	crowd := c.Start(t, hutch.ExecSpec{Cmd: "for i in 1 2 3 4 5 6 7 8; do sleep 600 & done; echo made; wait"})
+	Eventually(t, 30*time.Second, "the crowd is there", func() bool { return c.Status(t, crowd.ID).Stdout > 0 })
+	if c.must(t, "POST", guestapi.PathRelieve, nil, &st); st.ID != crowd.ID || st.Result == nil || st.Result.End != hutch.ExecOOM {
+		t.Errorf("of a crowd and one that is alone: %+v %+v", st, st.Result)
+	}
+	var e *hutch.Error
+	if err := c.Call(t.Context(), "POST", guestapi.PathRelieve, nil, &st); !errors.As(err, &e) || e.Code != hutch.CodeNotFound || !c.Status(t, small.ID).Running {
+		t.Errorf("what holds next to nothing was ended: %v", err)
 	}
 }

@@ -144,11 +144,11 @@ func (n *Nesting) enter(dir string) error {
 	if err := unix.Mount("sysfs", root+"/sys", "sysfs", 0, ""); err != nil {
 		return fmt.Errorf("mount sysfs: %w", err)
 	}
-	kind := "tmpfs"
+	kind, data := "tmpfs", "mode=755"
 	if n.Cgroup {
-		kind = "cgroup2"
+		kind, data = "cgroup2", ""
 	}
-	if err := unix.Mount(kind, root+"/sys/fs/cgroup", kind, 0, ""); err != nil {
+	if err := unix.Mount(kind, root+"/sys/fs/cgroup", kind, 0, data); err != nil {
 		return fmt.Errorf("mount control groups: %w", err)
 	}
 	if !n.Cgroup { // something is there, so that nothing else is mounted, and it is of no use

@@ -135,6 +135,23 @@ func hosts(old []byte, name string) []byte {
 	return b.Bytes()
 }
 
+// AddUser gives an ordinary user, and a group of the same name and number, entries in the
+// lists of etc.
+func AddUser(etc, name string, id uint32, home string) error {
+	line := func(text string) func([]byte) []byte {
+		return func(old []byte) []byte {
+			if n := len(old); n > 0 && old[n-1] != '\n' {
+				old = append(old, '\n')
+			}
+			return append(old, text...)
+		}
+	}
+	return errors.Join(
+		update(filepath.Join(etc, "passwd"), line(fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", name, id, id, home))),
+		update(filepath.Join(etc, "group"), line(fmt.Sprintf("%s:x:%d:\n", name, id))),
+	)
+}
+
 // maxEtcFile bounds what is read of a file in /etc: anything may be there. A hosts file
 // that blocks what somebody does not want to reach can have some megabytes.
 const maxEtcFile = 8 << 20

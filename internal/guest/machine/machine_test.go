@@ -94,3 +94,28 @@ func FuzzHosts(f *testing.F) {
 		}
 	})
 }
+
+func TestAddUser(t *testing.T) {
+	for _, old := range []string{"", "root:x:0:0::/root:/bin/sh\n", "root:x:0:0::/root:/bin/sh"} {
+		dir := t.TempDir()
+		if old != "" {
+			for _, name := range []string{"passwd", "group"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(old), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := AddUser(dir, "user", 1000, "/home/user"); err != nil {
+			t.Fatal(err)
+		}
+		if old != "" {
+			old = strings.TrimSuffix(old, "\n") + "\n"
+		}
+		for name, line := range map[string]string{"passwd": "user:x:1000:1000::/home/user:/bin/sh\n", "group": "user:x:1000:\n"} {
+			got, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil || string(got) != old+line {
+				t.Errorf("%s of %q: %q, %v", name, old, got, err)
+			}
+		}
+	}
+}

@@ -96,7 +96,7 @@ func (e *Exec) startInShell() error {
 	if err != nil {
 		return err
 	}
-	owner := output.Owner{UID: int(s.uid), GID: int(s.gid)}
+	owner := e.outputOwner(s.uid, s.gid)
 	e.stdout, e.stderr = e.newStream("stdout", owner), e.newStream("stderr", owner)
 	e.cwd, e.session = s.host.cwd, s
 	if fresh && s.host.pid == 0 {
@@ -119,7 +119,7 @@ func (e *Exec) startInShell() error {
 	}
 	if g := e.measured(); g != nil {
 		e.before = g.Usage()
-		e.baseline = e.table.cfg.Cgroups.Refused()
+		e.baseline, e.allBefore = e.table.cfg.Cgroups.Refused(), e.table.cfg.Cgroups.CPU()
 	}
 	s.begin(e, files)
 	for _, p := range e.pumps {

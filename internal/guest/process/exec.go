@@ -50,17 +50,19 @@ type Exec struct {
 	stopping chan struct{} // closed by the first stop
 	stopMu   sync.Mutex    // one killing of the tree at a time
 
-	mu       sync.Mutex
-	stop     *StopOptions      // the first one
-	killAt   time.Time         // when a stop under way turns to KILL
-	group    *cgroup.Group     // nil: none
-	baseline int64             // forks refused to all commands before this one
-	peak     int64             // most memory of the tree that was seen
-	seen     map[int]uint64    // processes once seen in the tree: pid → start
-	result   *hutch.ExecResult // set once ended, without the output
-	readers  int               // of the output
-	settled  bool              // the result is recorded elsewhere
-	gone     bool              // nobody will come to read any more
+	mu        sync.Mutex
+	stop      *StopOptions      // the first one
+	killAt    time.Time         // when a stop under way turns to KILL
+	group     *cgroup.Group     // nil: none
+	baseline  int64             // forks refused to all commands before this one
+	allBefore time.Duration     // CPU time of all commands before this one
+	peak      int64             // most memory of the tree that was seen
+	seen      map[int]uint64    // processes once seen in the tree: pid → start
+	result    *hutch.ExecResult // set once ended, without the output
+	all       time.Duration     // CPU time of all commands while it ran; set with result
+	readers   int               // of the output
+	settled   bool              // the result is recorded elsewhere
+	gone      bool              // nobody will come to read any more
 }
 
 func newExec(t *Table, id hutch.ExecID, spec hutch.ExecSpec, set Settings) *Exec {
@@ -82,7 +84,7 @@ func (e *Exec) start() error {
 		return err
 	}
 	e.cwd = p.cwd
-	owner := output.Owner{UID: int(p.user.UID), GID: int(p.user.GID)}
+	owner := e.outputOwner(p.user.UID, p.user.GID)
 	e.stdout, e.stderr = e.newStream("stdout", owner), e.newStream("stderr", owner)
 
 	var files pipes
@@ -92,7 +94,7 @@ func (e *Exec) start() error {
 		return hutch.Wrap(hutch.CodeUnavailable, err, "the sandbox has no room for another command: stop some first")
 	}
 	if tree := e.table.cfg.Cgroups; tree != nil {
-		e.baseline = tree.Refused()
+		e.baseline, e.allBefore = tree.Refused(), tree.CPU()
 		if e.group, err = tree.New(string(e.id), e.settings.Limits); err != nil {
 			e.table.cfg.Log.Warn("running a command without a control group", "err", err)
 		} else {
@@ -130,6 +132,15 @@ func (e *Exec) start() error {
 	}
 	go e.supervise()
 	return nil
+}
+
+// outputOwner is whose a command's output files are: its user's, or, where a user may write to
+// few places, root's. Everybody may read them.
+func (e *Exec) outputOwner(uid, gid uint32) output.Owner {
+	if e.settings.Locked {
+		return output.Owner{}
+	}
+	return output.Owner{UID: int(uid), GID: int(gid)}
 }
 
 func (e *Exec) newStream(name string, owner output.Owner) *output.Stream {
@@ -268,7 +279,7 @@ func (e *Exec) Status(full bool) guestapi.ExecStatus {
 	e.mu.Lock()
 	if e.result != nil {
 		r := *e.result
-		s.Result, s.Running = &r, false
+		s.Result, s.Running, s.AllCPU = &r, false, e.all
 	}
 	e.mu.Unlock()
 	if s.Result != nil && full {

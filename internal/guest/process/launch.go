@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/guest/cgroup"
+	"hutch.dev/hutch/internal/guest/machine"
 )
 
 // launched is what came of trying to start a program: a process, or the reason there is
@@ -57,7 +58,7 @@ func (e *Exec) launch(p plan, files [3]*os.File) (launched, error) {
 			}
 			continue
 		}
-		pid, exited, err := t.fork(path, p.argv, attr, e.group)
+		pid, exited, err := t.fork(path, p.argv, attr, e)
 		if err == nil {
 			return launched{pid: pid, exit: exited}, nil
 		}
@@ -90,9 +91,10 @@ func runnable(path string) bool {
 	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
 }
 
-// fork starts path in the group, and without what the kernel does not have: a control
+// fork starts path in the group of e, and without what the kernel does not have: a control
 // group that is gone again, or control group namespaces.
-func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr, group *cgroup.Group) (int, <-chan exit, error) {
+func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr, e *Exec) (int, <-chan exit, error) {
+	group := e.group
 	for {
 		t.mu.Lock()
 		jail := group != nil && !t.noJail
@@ -105,7 +107,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr, group *
 			// A control group namespace of its own keeps the tree from moving itself out.
 			attr.Sys.Unshareflags = unix.CLONE_NEWCGROUP
 		}
-		pid, exited, err := t.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
+		pid, exited, err := t.reaper.start(func() (int, error) { return forkExec(path, argv, attr, e.settings.Locked) })
 		switch {
 		case err == nil:
 			return pid, exited, nil
@@ -120,6 +122,18 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr, group *
 			return 0, nil, err
 		}
 	}
+}
+
+// forkExec starts a program, which inherits from the thread that forks what it must not gain.
+func forkExec(path string, argv []string, attr *syscall.ProcAttr, locked bool) (int, error) {
+	if locked {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := machine.Drop(); err != nil {
+			return 0, err
+		}
+	}
+	return syscall.ForkExec(path, argv, attr)
 }
 
 // checkCwd makes sure of the directory before anything is started, and falls back to the

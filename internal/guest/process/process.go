@@ -71,6 +71,8 @@ type Settings struct {
 	Defaults hutch.ProcessDefaults
 	Limits   cgroup.Limits
 	DiskMB   int // size of the writable layer
+	// Locked says that commands must have no way to gain rights.
+	Locked bool
 }
 
 // Table is every command the agent knows.
@@ -233,30 +235,47 @@ func (t *Table) known() []*Exec {
 	return append(slices.Collect(maps.Values(t.execs)), slices.Collect(maps.Values(t.lingering))...)
 }
 
-// Relieve ends the command that uses most memory, at once, and returns it; nil if no
-// command has a process.
+// What a process costs the host besides its own memory, and what a command must cost to be
+// worth ending: less is not what memory is short of.
+const (
+	processCost = 4 << 20
+	leastCost   = 16 << 20
+)
+
+// use is what a command holds.
+type use struct {
+	memory    int64
+	processes int64
+}
+
+func (u use) cost() int64 { return u.memory + u.processes*processCost }
+
+// Relieve ends the command that costs most memory, at once, and returns it; nil if no command
+// is worth it.
 func (t *Table) Relieve(ctx context.Context) (*Exec, error) {
-	use := map[*Exec]int64{}
+	uses := map[*Exec]use{}
 	for _, o := range t.attribute(t.known()) {
-		use[o.exec] += o.RSS
+		u := uses[o.exec]
+		uses[o.exec] = use{u.memory + o.RSS, u.processes + 1}
 	}
 	var most *Exec
-	for e, n := range use {
-		if most == nil || n > use[most] {
+	for e, u := range uses {
+		if u.cost() >= leastCost && (most == nil || u.cost() > uses[most].cost()) {
 			most = e
 		}
 	}
 	if most == nil {
 		return nil, nil
 	}
+	u := uses[most]
 	if s := most.hosts; s != nil {
 		if e := s.current(); e != nil {
-			use[e], most = use[most], e // the shell, by what runs in it
+			most = e // the shell, by what runs in it
 		}
 	}
-	detail := fmt.Sprintf("ended to free memory: it used %d MiB", use[most]>>20)
+	detail := fmt.Sprintf("ended to free memory: it used %d MiB in %d processes", u.memory>>20, u.processes)
 	if limit := t.cfg.Proc.Memory(); limit > 0 {
-		detail += fmt.Sprintf(" of the sandbox's %d MiB", limit>>20)
+		detail += fmt.Sprintf(", of the sandbox's %d MiB", limit>>20)
 	}
 	return most, most.Stop(ctx, StopOptions{Reason: hutch.ExecOOM, Detail: detail})
 }

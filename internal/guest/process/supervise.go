@@ -198,6 +198,9 @@ func (e *Exec) account(r *hutch.ExecResult, x exit) {
 	if group != nil {
 		u := group.Usage()
 		r.CPU = max(r.CPU, u.CPU-e.before.CPU)
+		e.mu.Lock()
+		e.all = max(e.table.cfg.Cgroups.CPU()-e.allBefore, r.CPU)
+		e.mu.Unlock()
 		refused = max(u.Refused-e.before.Refused, e.table.cfg.Cgroups.Refused()-e.baseline)
 		if e.session == nil { // else the peak can be another's
 			r.PeakMemory = max(r.PeakMemory, u.Memory)
@@ -205,6 +208,9 @@ func (e *Exec) account(r *hutch.ExecResult, x exit) {
 	}
 	if e.stdout.DiskFull() || e.stderr.DiskFull() || e.diskLow() {
 		r.LimitsHit = append(r.LimitsHit, "disk")
+		if mb := e.settings.DiskMB; mb > 0 {
+			r.Detail = join(r.Detail, fmt.Sprintf("the sandbox's disk, of %d MiB at most, was full when it ended", mb))
+		}
 	}
 	if refused > 0 {
 		r.LimitsHit = append(r.LimitsHit, "pids")

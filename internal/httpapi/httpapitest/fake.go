@@ -12,6 +12,7 @@
 package httpapitest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -60,8 +61,10 @@ type Fake struct {
 	eventsCh  chan struct{} // closed and replaced when there are more
 	idem      idempotency
 	samples   []hutch.Sample
+	bill      Bill
 	builds    []*build
 	audit     []hutch.AuditEntry
+	leaked    []hutch.Leak
 
 	noTemplate bool // "base" has been deleted
 	// Requested are the builds that were asked for. Read it when no call is under way.
@@ -99,7 +102,7 @@ var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // Services is f as httpapi takes it.
 func (f *Fake) Services() httpapi.Services {
 	return httpapi.Services{
-		Sandboxes: f, Pausing: f, Execs: f, ExecControl: f, Guests: f, Settings: f, Meter: f, Logs: f,
+		Sandboxes: f, Pausing: f, Execs: f, ExecControl: f, Guests: f, Settings: f, Leases: f, Leaks: f, Meter: f, Billing: f, Logs: f,
 		Templates: f, Builds: f, Audit: f, Keys: f,
 		Events: f, Health: f, Auth: f, Idempotency: &f.idem,
 	}
@@ -185,6 +188,10 @@ func (f *Fake) CreateSandbox(_ context.Context, req hutch.CreateSandbox) (hutch.
 	if req.Resources.DiskTier != "" {
 		res.DiskTier = req.Resources.DiskTier
 	}
+	profile := cmp.Or(req.Profile, hutch.ProfileRoot)
+	if !profile.Valid() {
+		return hutch.Sandbox{}, hutch.FieldErrorf("profile", "must be root or locked")
+	}
 	host := req.Hostname
 	if host == "" {
 		host = string(req.ID)
@@ -192,9 +199,12 @@ func (f *Fake) CreateSandbox(_ context.Context, req hutch.CreateSandbox) (hutch.
 	now := f.Now()
 	sb := &hutch.Sandbox{
 		ID: req.ID, Project: req.Project, Template: req.Template, Hostname: host,
-		State: hutch.StateRunning, Epoch: 1, Resources: res, Env: req.Env, Metadata: req.Metadata,
+		State: hutch.StateRunning, Epoch: 1, Resources: res, Profile: profile, Env: req.Env, Metadata: req.Metadata,
 		TTL: ttl, IdleTimeout: req.IdleTimeout, CreatedAt: now, StartedAt: now, ActiveAt: now,
-		Access: req.Access, ExpiresAt: now.Add(ttl), BootMode: "cold", Boot: 30 * time.Millisecond,
+		Access: req.Access, Budget: req.Budget, ExpiresAt: now.Add(ttl), BootMode: "cold", Boot: 30 * time.Millisecond,
+	}
+	if sb.Lease = req.Lease; sb.Lease > 0 {
+		sb.LeasedTo = now.Add(sb.Lease)
 	}
 	f.sandboxes[sb.ID] = sb
 	f.order = append(f.order, sb.ID)

@@ -15,6 +15,7 @@ type storedCall = store.IdempotentCall
 type idempotency struct {
 	mu    sync.Mutex
 	calls map[string]storedCall
+	full  error // what a call's begin fails with
 }
 
 var _ store.Idempotency = (*idempotency)(nil)
@@ -22,6 +23,9 @@ var _ store.Idempotency = (*idempotency)(nil)
 func (i *idempotency) BeginCall(_ context.Context, c storedCall) (storedCall, bool, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.full != nil {
+		return storedCall{}, false, i.full
+	}
 	k := string(c.Project) + "/" + c.Key
 	if old, ok := i.calls[k]; ok {
 		return old, true, nil
@@ -58,6 +62,13 @@ func (i *idempotency) PurgeCalls(_ context.Context, t time.Time) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// Full makes keyed calls impossible to record, which err says; nil ends that.
+func (f *Fake) Full(err error) {
+	f.idem.mu.Lock()
+	defer f.idem.mu.Unlock()
+	f.idem.full = err
 }
 
 // StoredCall returns what is kept of a keyed call.

@@ -28,6 +28,8 @@
 //	rm FILE        remove a file
 //	env NAME       print a variable
 //	whoami         print the sandbox id that Hello told
+//	uname -n       print the host name that Hello told
+//	id -u          print the number of the user: 0, and in a locked sandbox another
 //	spawn NAME     leave a child process behind
 //	await FILE     wait until there is such a file
 //	hang           wait for ever and ignore TERM
@@ -35,6 +37,8 @@
 //	true, false    succeed, fail
 //	memory-high    make the host report that memory is short
 //	oom            be killed by the kernel for memory
+//	oom-child      have a child killed for memory, and end as it did
+//	oom-other      have a process killed for memory, and go on
 //	oom-sandbox    have the kernel kill the sandbox for memory
 //	crash          end the sandbox
 //

@@ -30,6 +30,8 @@ type Guest struct {
 	files      map[string][]byte
 	lastPID    int
 	steps      int // what it did, for its CPU time
+
+	ran, waited time.Duration // by Turns
 }
 
 // execution is one command. Its exported fields are what a snapshot keeps.
@@ -52,7 +54,14 @@ type execution struct {
 	Stop        *stopping
 	Children    []hutch.KilledProcess
 	Result      *hutch.ExecResult
+	Steps       int           // what it did
+	Before      int           // what all had done when it began
+	All         time.Duration // see guestapi.ExecStatus.AllCPU
 }
+
+// guestStep is what a guest says that a step took: three times what the host does, as a guest
+// that had to wait for its CPU.
+const guestStep = 3 * time.Millisecond
 
 // stopping is a stop under way: TERM has been sent.
 type stopping struct {
@@ -82,72 +91,6 @@ func newGuest(m *machine, from *snapshot) *Guest {
 		}
 	}
 	return g
-}
-
-// Silence makes the guest stop reading, answering and writing, or go on.
-func (g *Guest) Silence(on bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.silent = on
-	g.changeLocked()
-}
-
-// Garble makes the guest answer every call with nonsense, or be sane again.
-func (g *Guest) Garble(on bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.garbled = on
-}
-
-// Mute makes the guest do what it is asked and keep its answers back, or speak again.
-func (g *Guest) Mute(on bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.mute = on
-	g.changeLocked()
-}
-
-// Restart makes the guest forget who it is, as an agent that was replaced would.
-func (g *Guest) Restart() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.identified = false
-}
-
-// Identified says whether the guest has been told who it is.
-func (g *Guest) Identified() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.identified
-}
-
-// WriteFile makes a file inside, which "await" waits for.
-func (g *Guest) WriteFile(name string, content []byte) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.files[name] = content
-	g.changeLocked()
-}
-
-// HasFile says whether there is such a file inside.
-func (g *Guest) HasFile(name string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, ok := g.files[name]
-	return ok
-}
-
-// Crash ends the sandbox from inside.
-func (g *Guest) Crash() { g.m.exit(false) }
-
-// OOM makes the kernel end the sandbox for memory.
-func (g *Guest) OOM() { g.m.exit(true) }
-
-// Hello returns the last hello.
-func (g *Guest) Hello() guestapi.Hello {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.hello
 }
 
 // save returns the guest's state as a snapshot keeps it.
@@ -227,7 +170,7 @@ func (g *Guest) resumeExecs() {
 // startLocked starts a command.
 func (g *Guest) startLocked(s guestapi.StartExec) *execution {
 	now := time.Now()
-	e := &execution{ID: s.ID, Spec: s.Spec, PID: g.pidLocked(), StartedAt: now, LastOutput: now, Script: script(s.Spec)}
+	e := &execution{ID: s.ID, Spec: s.Spec, PID: g.pidLocked(), StartedAt: now, LastOutput: now, Script: script(s.Spec), Before: g.steps}
 	g.execs[s.ID] = e
 	g.changeLocked()
 	g.m.host.wait.Go(func() { g.run(e) })
@@ -284,6 +227,7 @@ func (g *Guest) advanceLocked(e *execution, now time.Time) (next time.Time) {
 			continue
 		}
 		g.steps++
+		e.Steps++
 		o := g.doLocked(e, now)
 		if o.wait {
 			return earlier(next, o.till)
@@ -377,8 +321,9 @@ func (g *Guest) endLocked(e *execution, end hutch.ExecEnd, code int, signal stri
 		Stdout: e.output(e.Stdout, "stdout"), Stderr: e.output(e.Stderr, "stderr"),
 		LeftRunning: slices.Clone(e.Children),
 		StartedAt:   e.StartedAt, EndedAt: now,
-		CPU: time.Millisecond, PeakMemory: 1 << 20,
+		CPU: time.Duration(max(1, e.Steps)) * guestStep, PeakMemory: 1 << 20,
 	}
+	e.All = max(time.Duration(g.steps-e.Before)*guestStep, e.Result.CPU)
 	g.changeLocked()
 }
 
@@ -410,7 +355,7 @@ func (e *execution) output(b []byte, name string) hutch.Output {
 func (e *execution) status() guestapi.ExecStatus {
 	return guestapi.ExecStatus{
 		ID: e.ID, PID: e.PID, Running: e.Result == nil, StartedAt: e.StartedAt.UnixNano(),
-		Stdout: int64(len(e.Stdout)), Stderr: int64(len(e.Stderr)), Result: e.Result,
+		Stdout: int64(len(e.Stdout)), Stderr: int64(len(e.Stderr)), Result: e.Result, AllCPU: e.All,
 	}
 }
 

@@ -113,6 +113,13 @@ func (h *Host) Calls(op Op) int {
 	return h.calls[op]
 }
 
+// Kill ends the process of a sandbox, started or not, as any root of the host could.
+func (h *Host) Kill(id hutch.SandboxID) {
+	if m := h.find(id); m != nil {
+		m.exit(false)
+	}
+}
+
 // Guest returns the guest of a sandbox, nil if there is no such sandbox or it has not
 // been started.
 func (h *Host) Guest(id hutch.SandboxID) *Guest {

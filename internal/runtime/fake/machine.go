@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,9 +38,12 @@ type machine struct {
 	proc   *os.Process   // the sandbox's first process, as the host sees it
 	reaped chan struct{} // closed once the process is gone and nothing of the machine runs
 
+	kills atomic.Int64 // by the kernel, for memory
+	short atomic.Bool  // of memory
+
 	mu        sync.Mutex
 	mode      mode
-	oom       bool
+	oom, pids bool
 	guestEnd  *os.File // guest's end of the stream
 	linkEnd   *os.File // inside's end of the link
 	guest     *Guest   // nil until started
@@ -148,7 +152,7 @@ func (m *machine) bury() {
 	m.sandboxes = nil
 	m.mu.Unlock()
 	for _, s := range told {
-		s.tellExit(m.oom)
+		s.tellExit(runtime.Event{OOM: m.oom, Pids: m.pids})
 	}
 	close(m.reaped)
 }

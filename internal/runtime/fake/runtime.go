@@ -66,6 +66,9 @@ func (r *Runtime) Create(ctx context.Context, spec runtime.Spec) (runtime.Sandbo
 	if spec.ID == "" {
 		return nil, hutch.FieldErrorf("id", "a sandbox needs one")
 	}
+	if spec.Profile != "" && !spec.Profile.Valid() {
+		return nil, hutch.FieldErrorf("profile", "%q is not known", spec.Profile)
+	}
 	if err := r.host.reserve(spec.ID); err != nil {
 		return nil, err
 	}
@@ -102,10 +105,10 @@ func (r *Runtime) attach(m *machine, h runtime.Handles) (*Sandbox, error) {
 	}
 	m.mu.Lock()
 	m.sandboxes = append(m.sandboxes, s)
-	gone, oom := m.mode == dead, m.oom
+	gone, end := m.mode == dead, runtime.Event{OOM: m.oom, Pids: m.pids}
 	m.mu.Unlock()
 	if gone {
-		s.tellExit(oom)
+		s.tellExit(end)
 	}
 	return s, nil
 }

@@ -34,7 +34,11 @@ type Sandbox struct {
 	ended  bool // events is closed
 }
 
-var _ runtime.Sandbox = (*Sandbox)(nil)
+var (
+	_ runtime.Sandbox   = (*Sandbox)(nil)
+	_ runtime.Scheduled = (*Sandbox)(nil)
+	_ runtime.Counted   = (*Sandbox)(nil)
+)
 
 // Start implements runtime.Sandbox.
 func (s *Sandbox) Start(ctx context.Context, o runtime.StartOptions) error {
@@ -75,6 +79,9 @@ func (s *Sandbox) start(ctx context.Context, o runtime.StartOptions) error {
 		state = new(snapshot)
 		if err := json.Unmarshal(b, state); err != nil {
 			return hutch.Wrap(hutch.CodeInternal, err, "the snapshot is damaged")
+		}
+		if lockedBy(state.Hello.Profile) != lockedBy(s.m.spec.Profile) {
+			return hutch.Errorf(hutch.CodeUnsupported, "the snapshot was made with another profile")
 		}
 	}
 	return s.m.boot(state)
@@ -172,12 +179,19 @@ func (s *Sandbox) Stats(ctx context.Context) (runtime.Stats, error) {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	st := runtime.Stats{MemoryLimit: int64(m.spec.Resources.MemoryMB) << 20}
+	st := runtime.Stats{MemoryLimit: int64(m.spec.Resources.MemoryMB) << 20, OOMKills: m.kills.Load(), PidsLimit: int64(m.spec.Resources.Pids)}
+	if m.pids {
+		st.PidsPeak = st.PidsLimit
+	}
 	if m.guest != nil {
 		steps, held, files := m.guest.usage()
 		st.CPU = time.Duration(steps) * time.Millisecond
 		if m.mode != dead {
 			st.Memory = min(baseMemory+held, st.MemoryLimit)
+			if m.short.Load() {
+				st.Memory = st.MemoryLimit
+			}
+			st.WorkingSet = st.Memory
 		}
 		if m.spec.Resources.DiskTier == hutch.TierDisk {
 			st.Disk = files
@@ -186,6 +200,29 @@ func (s *Sandbox) Stats(ctx context.Context) (runtime.Stats, error) {
 	m.peak = max(m.peak, st.Memory)
 	st.MemoryPeak = m.peak
 	return st, nil
+}
+
+// CPU implements runtime.Counted.
+func (s *Sandbox) CPU() (time.Duration, error) {
+	s.m.mu.Lock()
+	g := s.m.guest
+	s.m.mu.Unlock()
+	if g == nil {
+		return 0, nil
+	}
+	steps, _, _ := g.usage()
+	return time.Duration(steps) * time.Millisecond, nil
+}
+
+// Turns implements runtime.Scheduled: what its guest was told to say.
+func (s *Sandbox) Turns() (ran, waited time.Duration) {
+	s.m.mu.Lock()
+	g := s.m.guest
+	s.m.mu.Unlock()
+	if g == nil {
+		return 0, 0
+	}
+	return g.turns()
 }
 
 // Handles implements runtime.Sandbox.
@@ -205,14 +242,15 @@ func (s *Sandbox) tell(e runtime.Event) {
 }
 
 // tellExit passes the last event on. There is a place left for it.
-func (s *Sandbox) tellExit(oom bool) {
+func (s *Sandbox) tellExit(e runtime.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return
 	}
 	s.ended = true
-	s.events <- runtime.Event{Kind: runtime.KindExited, OOM: oom}
+	e.Kind = runtime.KindExited
+	s.events <- e
 	close(s.events)
 }
 

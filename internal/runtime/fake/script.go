@@ -97,6 +97,9 @@ func ended(code int) outcome { return outcome{code: code} }
 // do lets the present step of e go as far as it goes now. The caller holds g.mu.
 func (g *Guest) doLocked(e *execution, now time.Time) outcome {
 	st := e.Script[e.PC]
+	if st.File != "" && g.readOnly(st.File) {
+		return g.refusedLocked(e, st.File, now)
+	}
 	args := st.Words[1:]
 	arg := ""
 	if len(args) > 0 {
@@ -115,9 +118,16 @@ func (g *Guest) doLocked(e *execution, now time.Time) outcome {
 		g.printLocked(e, st, digits(n), now)
 	case "env":
 		g.printLocked(e, st, g.variableLocked(e, arg)+"\n", now)
+	case "uname":
+		g.printLocked(e, st, g.hello.Hostname+"\n", now)
 	case "whoami":
 		g.printLocked(e, st, string(g.hello.Sandbox)+"\n", now)
+	case "id":
+		g.printLocked(e, st, g.userLocked(e)+"\n", now)
 	case "rm":
+		if g.readOnly(arg) {
+			return g.refusedLocked(e, arg, now)
+		}
 		delete(g.files, arg)
 	case "spawn":
 		e.Children = append(e.Children, hutch.KilledProcess{PID: g.pidLocked(), Command: arg})
@@ -142,11 +152,21 @@ func (g *Guest) doLocked(e *execution, now time.Time) outcome {
 		g.endLocked(e, hutch.ExecExit, code&0xff, "", now)
 		return outcome{wait: true}
 	case "memory-high":
+		g.m.short.Store(true)
 		go g.m.emit(runtime.KindMemoryHigh)
 	case "oom":
+		g.m.kills.Add(1) // the kernel counts first
 		go g.m.emit(runtime.KindOOMKill)
 		g.endLocked(e, hutch.ExecSignal, 128+9, "KILL", now)
 		return outcome{wait: true}
+	case "oom-child": // a shell makes its child's end its own
+		g.m.kills.Add(1)
+		go g.m.emit(runtime.KindOOMKill)
+		g.endLocked(e, hutch.ExecExit, 128+9, "", now)
+		return outcome{wait: true}
+	case "oom-other": // or does not
+		g.m.kills.Add(1)
+		go g.m.emit(runtime.KindOOMKill)
 	case "oom-sandbox":
 		go g.m.exit(true)
 		return outcome{wait: true}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -20,6 +19,7 @@ const keepalive = 5 * time.Second
 // statusOf is the HTTP status of a refusal. Clients look at the code.
 var statusOf = map[hutch.Code]int{
 	hutch.CodeBadRequest:       http.StatusBadRequest,
+	hutch.CodeForbidden:        http.StatusForbidden,
 	hutch.CodeNotFound:         http.StatusNotFound,
 	hutch.CodeConflict:         http.StatusConflict,
 	hutch.CodeInvalidState:     http.StatusConflict,
@@ -110,43 +110,6 @@ func (g *Guest) serveOther(w http.ResponseWriter, r *http.Request) {
 	g.mustLive()
 }
 
-// lastWords keeps back what services say when their machine has died: that they were cut
-// off, say, or that all is well.
-type lastWords struct {
-	http.ResponseWriter
-	g *Guest
-}
-
-func (l lastWords) WriteHeader(status int) {
-	if !l.g.isDead() {
-		l.ResponseWriter.WriteHeader(status)
-	}
-}
-
-func (l lastWords) Write(b []byte) (int, error) {
-	if l.g.isDead() {
-		return 0, net.ErrClosed
-	}
-	return l.ResponseWriter.Write(b)
-}
-
-// Unwrap is for http.ResponseController.
-func (l lastWords) Unwrap() http.ResponseWriter { return l.ResponseWriter }
-
-// mustLive breaks off the answer of a guest whose machine has died: a machine that is gone
-// says nothing, not even that it is.
-func (g *Guest) mustLive() {
-	if g.isDead() {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-func (g *Guest) isDead() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.dead
-}
-
 // admit refuses everything but Hello until Hello was said.
 func (g *Guest) admit(r *http.Request) error {
 	g.mu.Lock()
@@ -176,6 +139,12 @@ func (g *Guest) serveHello(r *http.Request) (any, error) {
 	if h.Protocol != guestapi.ProtocolVersion || len(h.Seed) != 64 || h.Sandbox == "" {
 		return nil, hutch.Errorf(hutch.CodeBadRequest, "hello needs a protocol, a sandbox and a seed of 64 bytes")
 	}
+	if h.Profile != "" && !h.Profile.Valid() {
+		return nil, hutch.FieldErrorf("profile", "%q is not known", h.Profile)
+	}
+	if lockedBy(h.Profile) != lockedBy(g.m.spec.Profile) {
+		return nil, hutch.Errorf(hutch.CodeConflict, "the machine is of another profile")
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	reply := guestapi.HelloReply{Protocol: guestapi.ProtocolVersion, Version: "fake", BootNS: int64(time.Millisecond), Restored: g.restored}
@@ -202,6 +171,9 @@ func (g *Guest) serveStart(r *http.Request) (any, error) {
 	}
 	if s.ID == "" || (s.Spec.Cmd == "") == (len(s.Spec.Argv) == 0) {
 		return nil, hutch.Errorf(hutch.CodeBadRequest, "a command needs an id, and one of cmd and argv")
+	}
+	if lockedBy(g.m.spec.Profile) && isRoot(s.Spec.User) {
+		return nil, &hutch.Error{Code: hutch.CodeForbidden, Field: "user", Message: "nothing runs as root in this sandbox, whose profile is locked"}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -398,6 +370,7 @@ func (g *Guest) serveRelieve(*http.Request) (any, error) {
 	if largest == nil {
 		return nil, hutch.Errorf(hutch.CodeNotFound, "no command runs")
 	}
+	g.m.short.Store(false)
 	g.stopLocked(largest, guestapi.Stop{Reason: hutch.ExecOOM, Detail: "ended to free memory"}, time.Now())
 	return largest.status(), nil
 }

@@ -50,7 +50,7 @@ func (s *sandbox) adopt() error {
 		return errors.New("not all handles were stored")
 	}
 	switch rec.Phase {
-	case prepared, running, paused:
+	case prepared, running, paused, pausing, resuming:
 	default:
 		return fmt.Errorf("the process before this one ended while the sandbox was %s", rec.Phase)
 	}
@@ -77,6 +77,11 @@ func (s *sandbox) adopt() error {
 	}
 	if s.spec.Resources.DiskTier == hutch.TierDisk {
 		if s.upper, err = openUpper(rec.Sentry.PID, s.r.upperDir(s.id)); err != nil {
+			return err
+		}
+	}
+	if rec.Phase == pausing || rec.Phase == resuming {
+		if err := s.settle(); err != nil {
 			return err
 		}
 	}

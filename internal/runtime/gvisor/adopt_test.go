@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,79 @@ func TestAdoptGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
+// Whether a sandbox is paused is found out, however far a pause or resume had come when the
+// process that made it ended.
+func TestAdoptInTheMiddleOfAPause(t *testing.T) {
+	for name, c := range map[string]struct {
+		during phase
+		paused bool
+	}{
+		"pause not made":   {pausing, false},
+		"pause made":       {pausing, true},
+		"resume not made":  {resuming, true},
+		"resume just made": {resuming, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRuntime(t)
+			s, g := start(t, r, newSpec(hutch.TierDisk))
+			g.spawn(t, "while :; do :; done")
+			g.spawn(t, "sleep 1000")
+			g.detach()
+			if c.paused || c.during == resuming {
+				if err := s.Pause(t.Context()); err != nil {
+					t.Fatal(detail(err))
+				}
+			}
+			if c.during == resuming && !c.paused {
+				if err := s.Resume(t.Context()); err != nil {
+					t.Fatal(detail(err))
+				}
+			}
+			if err := s.enter(c.during); err != nil {
+				t.Fatal(err)
+			}
+			_, s = adopt(t, s)
+			want := running
+			if c.paused {
+				want = paused
+			}
+			if got := s.phase(); got != want {
+				t.Fatalf("taken over as %s, want %s", got, want)
+			}
+			for range 3 { // whatever it was, it can be paused and resumed as any other
+				if err := errors.Join(s.Pause(t.Context()), s.Resume(t.Context())); err != nil {
+					t.Fatal(detail(err))
+				}
+			}
+			attach(t, s).ping(t)
+		})
+	}
+}
+
+func TestReadStacks(t *testing.T) {
+	const (
+		asking  = "goroutine 9 [running]:\ngvisor.dev/gvisor/pkg/log.Stacks(...)\ncreated by gvisor.dev/gvisor/pkg/urpc.(*Server).StartHandling in goroutine 1\n"
+		stopped = "goroutine 2 [sync.Cond.Wait, 3 minutes]:\nsync.(*Cond).Wait(0x1)\ngvisor.dev/gvisor/pkg/sentry/kernel.(*Task).doStop(0x1)\ngvisor.dev/gvisor/pkg/sentry/kernel.(*Task).run(0x1, 0x2)\n"
+		letGo   = "goroutine 2 [runnable]:\nsync.(*Cond).Wait(0x1)\ngvisor.dev/gvisor/pkg/sentry/kernel.(*Task).doStop(0x1)\ngvisor.dev/gvisor/pkg/sentry/kernel.(*Task).run(0x1, 0x2)\n"
+		works   = "goroutine 3 [select]:\ngvisor.dev/gvisor/pkg/sentry/kernel.(*Task).block(0x1)\ngvisor.dev/gvisor/pkg/sentry/kernel.(*Task).run(0x1, 0x2)\n"
+		other   = "goroutine 4 [sync.Cond.Wait]:\nsync.(*Cond).Wait(0x1)\n"
+	)
+	for _, c := range []struct {
+		text []string
+		want stacks
+	}{
+		{nil, stacks{}},
+		{[]string{asking, other}, stacks{calls: 1}},
+		{[]string{asking, stopped, stopped}, stacks{1, 2, 2}},
+		{[]string{asking, stopped, letGo}, stacks{1, 2, 1}},
+		{[]string{asking, works, stopped, asking}, stacks{2, 2, 1}},
+	} {
+		if got := readStacks(strings.Join(c.text, "\n")); got != c.want {
+			t.Errorf("%q: %+v, want %+v", c.text, got, c.want)
+		}
+	}
+}
+
 func TestAdoptRefusesWhatIsGone(t *testing.T) {
 	r := newRuntime(t)
 	for name, spoil := range map[string]func(*testing.T, *sandbox, *runtime.Handles){
@@ -116,8 +190,8 @@ func TestAdoptRefusesWhatIsGone(t *testing.T) {
 			h.Procs[0].Close()
 			h.Procs[0] = f
 		},
-		"unclear whether paused": func(t *testing.T, s *sandbox, _ *runtime.Handles) {
-			if err := s.enter(pausing); err != nil {
+		"unclear how far a start came": func(t *testing.T, s *sandbox, _ *runtime.Handles) {
+			if err := s.enter(starting); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -45,6 +45,7 @@ type call struct {
 	files  []*os.File    // handed over with the call; gVisor's FilePayload, in order
 	limit  time.Duration // on top of the context's deadline
 	result any           // nil if the answer's value is of no use
+	most   int64         // bytes of the answer; 0 = maxAnswer
 }
 
 // do makes the call on a connection of its own. It ends at the earlier of c.limit
@@ -86,7 +87,11 @@ func (c call) exchange(ctx context.Context, socket string) error {
 // receive reads the answer and puts its value into c.result.
 func (c call) receive(from io.Reader) error {
 	var a answer
-	if err := json.NewDecoder(io.LimitReader(from, maxAnswer)).Decode(&a); err != nil {
+	most := c.most
+	if most == 0 {
+		most = maxAnswer
+	}
+	if err := json.NewDecoder(io.LimitReader(from, most)).Decode(&a); err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
 	if !a.Success {

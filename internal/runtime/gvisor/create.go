@@ -19,6 +19,7 @@ import (
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/cgroup"
 	"hutch.dev/hutch/internal/x/cleanup"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -80,6 +81,7 @@ func (r *Runtime) Create(ctx context.Context, spec runtime.Spec) (runtime.Sandbo
 		}
 		return nil, hutch.Wrap(hutch.CodeInternal, err, "the machine of sandbox %s could not be made", spec.ID)
 	}
+	failpoint.At(failpoint.MachinePrepared)
 	undo.Release()
 	s.r.hold(s)
 	s.watch()
@@ -102,6 +104,7 @@ func (s *sandbox) create(ctx context.Context, undo *cleanup.Stack) error {
 	if err := s.r.writeBundle(s.spec); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
+	failpoint.At(failpoint.MachineBundle)
 	s.stage("cgroups", lap)
 
 	lap = time.Now()
@@ -119,17 +122,20 @@ func (s *sandbox) create(ctx context.Context, undo *cleanup.Stack) error {
 	if err := s.runCreate(ctx, exe, guestIn, out); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.MachineProcesses)
 	s.stage("child", lap)
 
 	lap = time.Now()
 	if err := s.takeProcs(undo); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.MachineHandles)
 	// Now rather than at the start, so that nothing but the handles is needed to
 	// start the sandbox, by whichever process comes to do it.
 	if err := s.call(ctx, networkCall(linkIn)); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.MachineLink)
 	s.stage("link", lap)
 	return s.enter(prepared)
 }
@@ -147,6 +153,7 @@ func (s *sandbox) claim(undo *cleanup.Stack) error {
 	} else if err != nil {
 		return fmt.Errorf("make state directory: %w", err)
 	}
+	failpoint.At(failpoint.MachineDir)
 	undo.Add(func() {
 		if err := s.r.removeFiles(s.id); err != nil {
 			s.log.Error("files of half-made sandbox are left over", "op", "create", "err", err)
@@ -158,6 +165,7 @@ func (s *sandbox) claim(undo *cleanup.Stack) error {
 	} else if err != nil {
 		return fmt.Errorf("make cgroup: %w", err)
 	}
+	failpoint.At(failpoint.MachineGroup)
 	undo.Add(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
 		defer cancel()

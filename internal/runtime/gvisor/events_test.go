@@ -124,6 +124,29 @@ func TestOOMOfTheWholeSandbox(t *testing.T) {
 	t.Error("the events ended without an exit")
 }
 
+// A sandbox in which root lifts the cap on processes runs into the one on the host, which
+// ends it; its end says so, and how many they were.
+func TestPidsLimitOfTheWholeSandbox(t *testing.T) {
+	r := newRuntime(t)
+	spec := newSpec(hutch.TierDisk)
+	spec.Resources.Pids = 32
+	s, g := start(t, r, spec)
+	g.send(t, true, "/bin/sh", "-c", "while sleep 1000 & do :; done")
+	for e := range s.Events() {
+		if e.Kind != runtime.KindExited {
+			continue
+		}
+		if !e.Pids || e.OOM {
+			t.Errorf("the end is reported as %+v", e)
+		}
+		if st, err := s.Stats(t.Context()); err != nil || st.PidsLimit != int64(hostPids(spec.Resources)) || st.PidsPeak < st.PidsLimit {
+			t.Errorf("its use: %+v, %v", st, err)
+		}
+		return
+	}
+	t.Error("the events ended without an exit")
+}
+
 // Writing files on the disk tier fills memory with pages that can be dropped; that is
 // no shortage.
 func TestFilePagesAreNoShortage(t *testing.T) {
@@ -172,6 +195,25 @@ func TestMailboxRepeatsWhatWasRead(t *testing.T) {
 		m.put(runtime.Event{Kind: runtime.KindMemoryHigh})
 		if e := <-m.ch; e.Kind != runtime.KindMemoryHigh {
 			t.Errorf("event: %+v", e)
+		}
+	}
+}
+
+func TestOverMemory(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	for name, c := range map[string]struct {
+		kills        int64
+		killed, high time.Time
+		want         bool
+	}{
+		"at once":                              {1, ago(time.Second), ago(2 * time.Second), true},
+		"long after a kill, memory full since": {3, ago(time.Minute), ago(time.Second), true},
+		"long after a kill":                    {3, ago(time.Minute), ago(time.Minute), false},
+		"without one":                          {0, time.Time{}, ago(time.Second), false},
+	} {
+		if got := overMemory(c.kills, c.killed, c.high, now); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -217,3 +217,82 @@ d.seek(0); open('/root/result.new','w').write(b+' '+d.read()); os.rename('/root/
 		})
 	}
 }
+
+// What the profile locked is made of: a recursive bind of the root, read-only by itself, with
+// writable places in it; and that below such a root nobody makes a user namespace.
+func TestFindingConfinement(t *testing.T) {
+	r := newRuntime(t)
+	for _, tier := range tiers {
+		t.Run(string(tier), func(t *testing.T) {
+			_, g := start(t, r, newSpec(tier))
+			got := g.sh(t, `
+mkdir /run/in && mount --rbind / /run/in && mount -o remount,bind,ro /run/in && mount --bind /tmp /run/in/tmp
+cat > /tmp/ns.py <<'X'
+import ctypes,os
+os.setgid(1000); os.setuid(1000)
+libc=ctypes.CDLL(None,use_errno=True)
+print('user namespace', 'made' if libc.unshare(0x10000000)==0 else os.strerror(ctypes.get_errno()))
+X
+touch /etc/outside && echo outside is writable
+chroot /run/in sh -c 'touch /etc/inside 2>&1 | grep -o "Read-only.*"; touch /tmp/inside && echo place is writable; test -e /proc/1/status && python3 /tmp/ns.py'
+python3 /tmp/ns.py
+df / /tmp | awk 'NR>1 { print $2 }' | sort -u | wc -l`)
+			want := "outside is writable\nRead-only file system\nplace is writable\nuser namespace Operation not permitted\nuser namespace made\n1"
+			if got != want {
+				t.Errorf("got:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+// With no_new_privs for the first process a setuid program gives nothing, while that process
+// keeps what it has: it is root, and can still leave that behind.
+func TestFindingNoNewPrivileges(t *testing.T) {
+	r := newRuntime(t)
+	spec := newSpec(hutch.TierDisk)
+	spec.Profile = hutch.ProfileLocked
+	_, g := start(t, r, spec)
+	got := g.sh(t, `cp "$(command -v python3)" /usr/local/bin/rootpy; chmod 4755 /usr/local/bin/rootpy
+mount -t tmpfs none /mnt && echo root mounts
+exec python3 -c "
+import os
+os.setgid(1000); os.setuid(1000)
+os.execv('/usr/local/bin/rootpy',['rootpy','-c','import os; print(os.getuid(), os.geteuid())'])"`)
+	if want := "root mounts\n1000 1000"; got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// A process that says it must not be dumped is out of reach for another of the same user.
+func TestFindingDumpable(t *testing.T) {
+	r := newRuntime(t)
+	_, g := start(t, r, newSpec(hutch.TierDisk))
+	got := g.sh(t, `exec python3 -c "
+import ctypes,os
+libc=ctypes.CDLL(None,use_errno=True)
+os.setgid(1000); os.setuid(1000)
+libc.prctl(4,1,0,0,0)  # the change of the user has taken it away
+ready,go=os.pipe(),os.pipe()
+def child(hide):
+  pid=os.fork()
+  if pid==0:
+    if hide: libc.prctl(4,0,0,0,0)
+    os.write(ready[1],b'x'); os.read(go[0],1); os._exit(0)
+  os.read(ready[0],1)
+  return pid
+def reach(pid):
+  r=[]
+  for what in ('mem','fd/%d'%ready[1],'root/etc/passwd'):
+    try: os.close(os.open('/proc/%d/%s'%(pid,what),os.O_RDONLY|os.O_NONBLOCK)); r.append(what.split('/')[0])
+    except OSError: pass
+  if libc.ptrace(16,pid,0,0)==0: r.append('ptrace')
+  return ' '.join(r)
+for hide in (False,True):
+  pid=child(hide)
+  print('hidden' if hide else 'open', reach(pid))
+  os.kill(pid,9)
+"`)
+	if want := "open mem fd root ptrace\nhidden"; got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -63,6 +64,7 @@ func (s *sandbox) kill(ctx context.Context) error {
 	if err := s.end(ctx); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.MachineDead)
 	reap(s.rec.Sentry.PID)
 	if s.rec.Gofer.PID != 0 {
 		reap(s.rec.Gofer.PID)
@@ -71,9 +73,11 @@ func (s *sandbox) kill(ctx context.Context) error {
 	if err := s.group.Remove(ctx); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.MachineNoGroup)
 	if err := s.r.removeFiles(s.id); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.MachineNoFiles)
 	s.mu.Lock()
 	s.gone = true
 	if statErr == nil {
@@ -101,5 +105,6 @@ func (r *Runtime) removeFiles(id hutch.SandboxID) error {
 			errs = append(errs, err)
 		}
 	}
+	failpoint.At(failpoint.MachineNoState)
 	return errors.Join(append(errs, os.RemoveAll(r.boxDir(id)))...)
 }

@@ -148,9 +148,12 @@ func openUpper(pid int, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find writable layer: %w", err)
 	}
+	p, err := findPlace(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find writable layer: %w", err)
+	}
 	for _, e := range es {
-		target, err := os.Readlink(filepath.Join(fds, e.Name()))
-		if err != nil || !strings.HasPrefix(target, dir+"/") {
+		if _, ok := p.holds(filepath.Join(fds, e.Name())); !ok {
 			continue
 		}
 		fd, err := unix.Open(filepath.Join(fds, e.Name()), unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -160,6 +163,48 @@ func openUpper(pid int, dir string) (*os.File, error) {
 		return os.NewFile(uintptr(fd), "writable layer"), nil
 	}
 	return nil, errors.New("find writable layer: the sentry has none open")
+}
+
+// place is a directory, as links in /proc/PID/fd lead to it.
+type place struct {
+	dir    string // without symbolic links
+	device uint64
+}
+
+func findPlace(dir string) (place, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return place{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return place{}, fmt.Errorf("stat %s: %w", dir, err)
+	}
+	return place{dir, st.Dev}, nil
+}
+
+// holds says whether the link of an open file leads below the directory, and where to. In a
+// process that has left our mounts, as a sentry, the path begins at the root of the file
+// system that the file is on, which need not be ours.
+func (p place) holds(link string) (below string, ok bool) {
+	target, err := os.Readlink(link)
+	if err != nil {
+		return "", false
+	}
+	if below, ok = strings.CutPrefix(target, p.dir+"/"); ok {
+		return below, true
+	}
+	for dir := p.dir; ; {
+		_, rest, more := strings.Cut(dir[1:], "/")
+		if !more {
+			return "", false
+		}
+		dir = "/" + rest
+		if below, ok = strings.CutPrefix(target, dir+"/"); ok {
+			var st unix.Stat_t
+			return below, unix.Stat(link, &st) == nil && st.Dev == p.device
+		}
+	}
 }
 
 // diskBytes is how much of the disk a file takes, which for one with holes is less

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // record is what is kept of a sandbox beside it, for the process that adopts it. It
@@ -38,6 +39,7 @@ func (r *Runtime) writeRecord(id hutch.SandboxID, rec record) error {
 	if err := os.WriteFile(tmp, b, 0o600); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
+	failpoint.At(failpoint.StateWritten)
 	if err := os.Rename(tmp, path); err != nil {
 		return fmt.Errorf("replace record: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/cgroup"
 	"hutch.dev/hutch/internal/x/pidfd"
+	"hutch.dev/hutch/internal/x/schedstat"
 )
 
 // phase is how far a sandbox's life has come. It is kept in the record, so that an
@@ -41,6 +42,7 @@ type sandbox struct {
 	guest *os.File
 	link  *os.File
 	upper *os.File // path descriptor of the writable layer's file; nil on the memory tier
+	turns schedstat.Watch
 
 	// op is held by the one Start, Checkpoint, Pause or Resume under way. It is a
 	// channel so that waiting for it can be given up.
@@ -56,10 +58,15 @@ type sandbox struct {
 	last     runtime.Stats
 	oomKills int64     // kills by the kernel that were seen
 	oomAt    time.Time // when the last of them was
+	highAt   time.Time // when its memory was last seen near the limit
 	stages   map[string]time.Duration
 }
 
-var _ runtime.Sandbox = (*sandbox)(nil)
+var (
+	_ runtime.Sandbox   = (*sandbox)(nil)
+	_ runtime.Scheduled = (*sandbox)(nil)
+	_ runtime.Counted   = (*sandbox)(nil)
+)
 
 func newSandbox(r *Runtime, spec runtime.Spec) *sandbox {
 	return &sandbox{
@@ -119,7 +126,10 @@ func (s *sandbox) readStats() (runtime.Stats, error) {
 	if err != nil {
 		return runtime.Stats{}, err
 	}
-	st := runtime.Stats{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryLimit: u.MemoryLimit}
+	st := runtime.Stats{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryLimit: u.MemoryLimit, OOMKills: u.OOMKills, PidsPeak: u.Pids.Peak, PidsLimit: u.Pids.Limit}
+	if st.WorkingSet, err = s.group.Unreclaimable(); err != nil {
+		return runtime.Stats{}, err
+	}
 	if s.upper != nil {
 		// After Kill has closed the file this is an error, and the caller falls back.
 		fi, err := s.upper.Stat()
@@ -129,6 +139,34 @@ func (s *sandbox) readStats() (runtime.Stats, error) {
 		st.Disk = diskBytes(fi)
 	}
 	return st, nil
+}
+
+// CPU implements runtime.Counted.
+func (s *sandbox) CPU() (time.Duration, error) {
+	s.mu.Lock()
+	gone, last := s.gone, s.last
+	s.mu.Unlock()
+	if gone {
+		return last.CPU, nil
+	}
+	cpu, err := s.group.CPU()
+	if errors.Is(err, fs.ErrNotExist) { // Kill came first
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.last.CPU, nil
+	}
+	return cpu, err
+}
+
+// Turns implements runtime.Scheduled: the threads are those of the kernel, and those it runs
+// the tenant's programs on.
+func (s *sandbox) Turns() (ran, waited time.Duration) {
+	threads, err := s.group.Threads()
+	if err != nil { // it is gone: nothing comes on top
+		threads = nil
+	}
+	t := s.turns.Look(threads)
+	return t.Ran, t.Waited
 }
 
 // begin waits for the turn of an operation and checks that the sandbox is in one of

@@ -54,6 +54,7 @@ func TestCPUQuota(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Turns()
 	begun := time.Now()
 	g.sh(t, `for i in 1 2 3; do timeout 2 sh -c 'while :; do :; done' & done; wait`)
 	wall := time.Since(begun)
@@ -63,11 +64,16 @@ func TestCPUQuota(t *testing.T) {
 	}
 	used := after.CPU - before.CPU
 	// Half as much again, for the periods at either end.
-	if most := wall * 3 / 8; used > most {
+	most := wall * 3 / 8
+	if used > most {
 		t.Errorf("used %v of CPU time in %v with a quota of 0.25 CPU", used, wall)
 	}
 	if used < 50*time.Millisecond {
 		t.Errorf("used only %v of CPU time in %v: the load did not run", used, wall)
+	}
+	// That is what its scheduler says too: that it ran, and that most of the time it could not.
+	if ran, waited := s.Turns(); ran < 50*time.Millisecond || ran > most*2 || waited < wall/2 {
+		t.Errorf("its threads are said to have run for %v and waited for %v in %v", ran, waited, wall)
 	}
 }
 
@@ -250,6 +256,7 @@ func TestPausedUsesNoCPU(t *testing.T) {
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(detail(err))
 	}
+	s.Turns()
 	before, err := s.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -261,6 +268,10 @@ func TestPausedUsesNoCPU(t *testing.T) {
 	}
 	if used := after.CPU - before.CPU; used > 25*time.Millisecond {
 		t.Errorf("a paused sandbox with a busy loop used %v of CPU in half a second", used)
+	}
+	// Nothing in it wants to run, so it waits for nothing, however busy the host.
+	if _, waited := s.Turns(); waited > 400*time.Millisecond {
+		t.Errorf("a paused sandbox waited for %v in half a second", waited)
 	}
 	if err := s.Resume(t.Context()); err != nil {
 		t.Fatal(detail(err))

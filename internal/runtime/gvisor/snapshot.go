@@ -15,6 +15,7 @@ import (
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime/gvisor/gen"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -32,6 +33,7 @@ type label struct {
 	CPUs     int            `json:"cpus"`  // as seen inside; part of the saved state
 	Image    string         `json:"image"` // file name of the root image, whose content stays outside
 	Guest    string         `json:"guest"` // file name of the guest agent's image, likewise
+	Locked   bool           `json:"locked"`
 }
 
 func (s *sandbox) label() label {
@@ -40,6 +42,7 @@ func (s *sandbox) label() label {
 		Runtime: s.r.Name(), Version: gen.GvisorVersion,
 		DiskTier: res.DiskTier, Disk: diskSize(res), CPUs: res.CPUs(),
 		Image: filepath.Base(s.spec.Image), Guest: filepath.Base(s.spec.Guest),
+		Locked: locked(s.spec),
 	}
 }
 
@@ -154,6 +157,8 @@ func (l label) unlike(want label) string {
 		return "it was made from another root image"
 	case l.Guest != want.Guest:
 		return "it was made with another guest agent"
+	case l.Locked != want.Locked:
+		return "it was made with another profile"
 	}
 	return ""
 }
@@ -186,8 +191,8 @@ func (s *sandbox) Resume(ctx context.Context) error {
 
 // flip makes a call that must be made exactly once: the sentry counts pauses, and one
 // resume too many ends it. So the record says what is under way before and after, and
-// if the answer did not come, nobody can tell how often the call was made: the
-// sandbox stays in the phase between, in which only Kill is of use.
+// if the answer did not come, this process cannot tell how often the call was made: the
+// sandbox stays in the phase between, in which only Kill is of use, or Adopt, which finds out.
 func (s *sandbox) flip(ctx context.Context, method string, during, after phase) error {
 	before := s.phase()
 	if err := s.enter(during); err != nil {
@@ -196,10 +201,12 @@ func (s *sandbox) flip(ctx context.Context, method string, during, after phase) 
 		s.rec.Phase = before // as the record still has it: no call was made
 		return err
 	}
+	failpoint.At(failpoint.MachineTurning)
 	// Not to be given up by a caller who leaves: it takes half a millisecond.
 	ctx = context.WithoutCancel(ctx)
 	if err := s.call(ctx, call{method: method, limit: pauseLimit}); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.MachineTurned)
 	return s.enter(after)
 }

@@ -49,14 +49,21 @@ func (r *Runtime) flags(spec runtime.Spec) []string {
 		"--ignore-cgroups",  // the child that becomes runsc is in them already
 		"--host-settings=ignore",
 		"--in-sandbox-cgroup=v2",
-		"--allow-suid",                     // sudo, su
 		"--restore-spec-validation=ignore", // ours is in snapshot.go
+	}
+	if !locked(spec) {
+		f = append(f, "--allow-suid") // sudo, su
 	}
 	if spec.Resources.DiskTier == hutch.TierDisk {
 		f = append(f, fmt.Sprintf("--overlay2=root:dir=%s,size=%s", r.upperDir(spec.ID), diskSize(spec.Resources)))
 	}
 	return f
 }
+
+// locked reports whether no program inside may gain rights. The first process keeps its
+// own, so it still has to take them from what it starts: gVisor gives a program that root
+// starts the bounding set, and with an empty one the agent would have none.
+func locked(spec runtime.Spec) bool { return spec.Profile == hutch.ProfileLocked }
 
 // upperDir is where the disk tier's writable layer lives, as a file without a name.
 func (r *Runtime) upperDir(id hutch.SandboxID) string {
@@ -98,7 +105,8 @@ func (r *Runtime) ociSpec(spec runtime.Spec) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
 			},
-			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: openFiles, Soft: openFiles}},
+			NoNewPrivileges: locked(spec),
+			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: openFiles, Soft: openFiles}},
 		},
 		Mounts: r.mounts(spec),
 		Linux: &specs.Linux{
@@ -176,6 +184,8 @@ func check(spec runtime.Spec) error {
 		return hutch.FieldErrorf("disk_mb", "%d must be at least 1", res.DiskMB)
 	case res.Pids < 1:
 		return hutch.FieldErrorf("pids", "%d must be at least 1", res.Pids)
+	case spec.Profile != "" && !spec.Profile.Valid():
+		return hutch.FieldErrorf("profile", "%q is neither %q nor %q", spec.Profile, hutch.ProfileRoot, hutch.ProfileLocked)
 	case res.DiskTier != hutch.TierDisk && res.DiskTier != hutch.TierMemory:
 		return hutch.FieldErrorf("disk_tier", "%q is neither %q nor %q", res.DiskTier, hutch.TierDisk, hutch.TierMemory)
 	}

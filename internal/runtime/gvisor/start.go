@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 
 	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 const (
@@ -76,6 +77,7 @@ func (s *sandbox) Start(ctx context.Context, o runtime.StartOptions) error {
 	if err := s.enter(starting); err != nil {
 		return s.fail(err, "started")
 	}
+	failpoint.At(failpoint.MachineStarting)
 	if o.Snapshot == "" {
 		err = s.boot(ctx)
 	} else {
@@ -84,11 +86,17 @@ func (s *sandbox) Start(ctx context.Context, o runtime.StartOptions) error {
 	if err != nil {
 		return s.fail(err, "started")
 	}
+	failpoint.At(failpoint.MachineBooted)
 	s.stage("rpc", begun)
 	if err := s.limitCPU(); err != nil {
 		return s.fail(err, "started")
 	}
-	return s.fail(s.enter(running), "started")
+	if err := s.enter(running); err != nil {
+		return s.fail(err, "started")
+	}
+	failpoint.At(failpoint.MachineRunning)
+	s.calmLater()
+	return nil
 }
 
 // boot starts the sandbox from its image.

@@ -3,9 +3,11 @@ package gvisor
 import (
 	"encoding/binary"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +117,25 @@ func TestSentryIsConfined(t *testing.T) {
 		}
 		if st["Uid"] != "65534 65534 65534 65534" || st["CapEff"] != "0000000000000000" || st["CapPrm"] != "0000000000000000" {
 			t.Errorf("process %d has uid %s, capabilities %s of %s", pid, st["Uid"], st["CapEff"], st["CapPrm"])
+		}
+	}
+	for _, c := range []struct {
+		what string
+		pid  int
+		may  []string
+	}{{"the sentry", s.rec.Sentry.PID, []string{"etc/localtime"}}, {"the gofer", s.rec.Gofer.PID, nil}} {
+		seen := 0
+		err := fs.WalkDir(os.DirFS(fmt.Sprintf("/proc/%d/root", c.pid)), ".", func(path string, d fs.DirEntry, err error) error {
+			if path == "proc" {
+				return fs.SkipDir
+			}
+			if seen++; err == nil && !d.IsDir() && !slices.Contains(c.may, path) {
+				t.Errorf("%s has %s in its root", c.what, path)
+			}
+			return err
+		})
+		if err != nil || seen < 2 || seen > 10 {
+			t.Errorf("the root of %s: %d entries, %v", c.what, seen, err)
 		}
 	}
 	for _, ns := range []string{"net", "mnt", "pid", "user", "ipc", "uts"} {

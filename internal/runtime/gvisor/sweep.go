@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -43,6 +44,7 @@ func (r *Runtime) sweep(ctx context.Context, id hutch.SandboxID) error {
 	if err := r.sweepProcs(ctx, id); err != nil {
 		return err
 	}
+	failpoint.At(failpoint.SweepKilled)
 	tree, err := r.tree()
 	if err != nil {
 		return err
@@ -54,12 +56,17 @@ func (r *Runtime) sweep(ctx context.Context, id hutch.SandboxID) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	failpoint.At(failpoint.SweepNoGroup)
 	// Once more: a create under way when the first look was taken may have gone on
 	// until its group was killed.
 	if err := r.sweepProcs(ctx, id); err != nil {
 		return err
 	}
-	return r.removeFiles(id)
+	if err := r.removeFiles(id); err != nil {
+		return err
+	}
+	failpoint.At(failpoint.SweepNoFiles)
+	return nil
 }
 
 // sweepProcs kills the processes of id until a look at all processes finds none.

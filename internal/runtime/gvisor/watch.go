@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// oomWindow is how recent an out-of-memory kill must be for a sandbox's end to
-	// be its doing. The victim's memory is freed before its end shows, which for
-	// gigabytes takes some hundred milliseconds.
-	oomWindow = 3 * time.Second
+	// oomWindow is how long ago memory may last have been short, or something been ended
+	// for it, for a sandbox's end to be that's doing. The victim's memory is freed before
+	// its end shows, which takes some hundred milliseconds for gigabytes, and seconds where
+	// it has to wait for a CPU.
+	oomWindow = 10 * time.Second
 	// highPoll is how often a sandbox that is near its limit is looked at. Version 1
 	// tells only of crossings, and while file pages keep the group at its limit,
 	// programs can grow without there being another.
@@ -85,7 +86,12 @@ func (s *sandbox) watch() {
 		s.mu.Lock()
 		asked := s.killed || s.rec.Phase == leaving
 		s.mu.Unlock()
-		s.events.put(runtime.Event{Kind: runtime.KindExited, OOM: !asked && s.oomEnded()})
+		e := runtime.Event{Kind: runtime.KindExited}
+		if !asked {
+			e.OOM = s.oomEnded()
+			e.Pids = !e.OOM && s.pidsEnded()
+		}
+		s.events.put(e)
 		close(s.exited)
 	}()
 }
@@ -142,7 +148,23 @@ func (s *sandbox) oomEnded() bool {
 	s.countOOM()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.oomKills > 0 && time.Since(s.oomAt) < oomWindow
+	return overMemory(s.oomKills, s.oomAt, s.highAt, time.Now())
+}
+
+// overMemory says whether what ended now was ended over its memory limit: of kills for that,
+// the last was seen at killed, and memory was last seen to be short at high.
+func overMemory(kills int64, killed, high, now time.Time) bool {
+	if high.After(killed) {
+		killed = high
+	}
+	return kills > 0 && now.Sub(killed) < oomWindow
+}
+
+// pidsEnded says whether the sandbox, whose sentry has just ended, was refused processes by
+// the cap on the host. A sentry does not outlive that, so there is no asking when it was.
+func (s *sandbox) pidsEnded() bool {
+	n, err := s.group.PidsRefused()
+	return err == nil && n > 0
 }
 
 // watchHigh reports that memory which cannot be taken back came near the limit. File
@@ -157,12 +179,16 @@ func (s *sandbox) watchHigh(ctx context.Context) {
 			if err != nil {
 				return false
 			}
-			if is := use >= high; is && !was {
-				was = true
-				s.events.put(runtime.Event{Kind: runtime.KindMemoryHigh})
-			} else if !is {
-				was = false
+			is := use >= high
+			if is {
+				s.mu.Lock()
+				s.highAt = time.Now()
+				s.mu.Unlock()
 			}
+			if is && !was {
+				s.events.put(runtime.Event{Kind: runtime.KindMemoryHigh})
+			}
+			was = is
 			u, err := s.group.Usage()
 			return err == nil && u.Memory >= high
 		})

@@ -60,6 +60,11 @@ type Commands struct {
 	Write func(file, text string) string // writes text and a newline to file
 	Read  func(file string) string       // prints file, and fails if there is none
 	File  string                         // an absolute path that can be written
+	ID    string                         // prints the number of the user it runs as
+	Name  string                         // prints the host name
+	// System is an absolute path that only root can write, and that is no place of a locked
+	// sandbox's.
+	System string
 }
 
 // Shell is for guests with a POSIX shell.
@@ -69,6 +74,10 @@ var Shell = Commands{
 	Write: func(file, text string) string { return "echo " + text + " > " + file },
 	Read:  func(file string) string { return "cat " + file },
 	File:  "/tmp/contract",
+	ID:    "id -u",
+	Name:  "uname -n",
+
+	System: "/etc/contract",
 }
 
 // Run checks the Runtime that f makes. The checks run one after the other: sandboxes
@@ -100,6 +109,11 @@ var checks = []struct {
 	{"start: twice is an invalid state", startTwice},
 	{"start: after a failed one only kill is of use", failedStart},
 
+	{"prepared: starts under another name", preparedForAnotherName},
+	{"prepared: several, each its own", preparedAreIndependent},
+	{"prepared: ended before its start", preparedEndsUnused},
+	{"prepared: swept by another runtime", preparedIsSwept},
+
 	{"pause: the guest stands still and goes on", pauseAndResume},
 	{"pause: what is paused, resume: what runs", pauseTwice},
 
@@ -107,6 +121,11 @@ var checks = []struct {
 	{"checkpoint: or it ends", checkpointEnds},
 	{"checkpoint: a failed one leaves the source running", failedCheckpoint},
 	{"restore: into other ids, with state, unidentified, independent", restoreIntoOthers},
+
+	{"profile: one that there is not", unknownProfile},
+	{"profile: root is root", rootIsRoot},
+	{"profile: locked is nobody's root", lockedIsLocked},
+	{"profile: a snapshot is good for its own", profileOfSnapshot},
 
 	{"kill: in every state", killInEveryState},
 	{"kill: twice and all at once", killConcurrently},

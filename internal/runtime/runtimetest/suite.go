@@ -54,7 +54,14 @@ type box struct {
 // create makes a sandbox that is gone at the end of the check.
 func (s *suite) create() *box {
 	s.Helper()
+	return s.createAs("")
+}
+
+// createAs is create with a profile.
+func (s *suite) createAs(p hutch.Profile) *box {
+	s.Helper()
 	b := &box{s: s, spec: s.f.Spec(s.T, newID[hutch.SandboxID]('i'))}
+	b.spec.Profile = p
 	sb, err := s.r.Create(s.ctx(), b.spec)
 	if err != nil {
 		s.Fatalf("Create: %v", err)
@@ -94,17 +101,23 @@ func (b *box) boot(snapshot string) {
 
 func (b *box) hello() guestapi.HelloReply {
 	b.s.Helper()
-	seed := make([]byte, 64)
-	_, _ = rand.Read(seed)
-	r, err := b.client.Hello(b.s.ctx(), guestapi.Hello{
-		Protocol: guestapi.ProtocolVersion, Sandbox: b.spec.ID, Epoch: 1, Hostname: b.spec.Hostname,
-		Time: time.Now().UnixNano(), Seed: seed,
-		CPUs: b.spec.Resources.CPUs(), Pids: b.spec.Resources.Pids, DiskMB: b.spec.Resources.DiskMB,
-	})
+	r, err := b.helloAs(b.spec.Profile)
 	if err != nil {
 		b.s.Fatalf("Hello: %v", err)
 	}
 	return r
+}
+
+func (b *box) helloAs(p hutch.Profile) (guestapi.HelloReply, error) {
+	b.s.Helper()
+	seed := make([]byte, 64)
+	_, _ = rand.Read(seed)
+	return b.client.Hello(b.s.ctx(), guestapi.Hello{
+		Profile:  p,
+		Protocol: guestapi.ProtocolVersion, Sandbox: b.spec.ID, Epoch: 1, Hostname: b.spec.Hostname,
+		Time: time.Now().UnixNano(), Seed: seed,
+		CPUs: b.spec.Resources.CPUs(), Pids: b.spec.Resources.Pids, DiskMB: b.spec.Resources.DiskMB,
+	})
 }
 
 // launch starts a command.

@@ -16,6 +16,8 @@ const (
 	cursorOldest    byte = 'o' // sandboxes, first stored first
 	cursorExecs     byte = 'x'
 	cursorOldExecs  byte = 'y' // commands, first stored first
+	cursorUsage     byte = 'u'
+	cursorBySandbox byte = 'v' // what was used, by sandbox
 )
 
 const (

@@ -24,17 +24,17 @@
 //
 // # Secrets
 //
-// The environments of sandboxes are secrets of tenants, and a node needs them again
-// when it takes a sandbox over, so they are stored: in the column env_json of their own,
-// never in an event, and NOT ENCRYPTED. What protects them is that the files are ours
-// alone (mode 0600, set at each Open) and that pages are overwritten when a record is
-// purged. Whoever can read the data directory, or a backup of it, can read them;
-// encrypting that one column is left open by its being apart. Of commands only the names
-// of their environment are stored. Of API keys the SHA-256 is stored.
+// The environments of sandboxes are secrets of tenants, and so is metadata that is never
+// read back ([hutch.SecretMetadata]). A node needs the first again when it takes a sandbox
+// over, so both are stored, their values sealed (seal.go) with a key in a file beside the
+// database; filters look for a hash of the second. Whoever has the whole directory can open
+// them; whoever has the database alone, a backup or a page of it, cannot. All files are ours
+// alone (mode 0600, set at each Open), and pages are overwritten when a record is purged. Of
+// commands only the names of their environment are stored. Of API keys the SHA-256 is stored.
 //
 // # Files
 //
-// Beside the database there are "-wal" and "-shm"; a copy of the first without the
+// Beside the database there are "-wal", "-shm" and ".key"; a copy of the first without the
 // second is not a backup (use the sqlite3 shell's .backup, which may run meanwhile).
 // The header carries our application id; a file of a newer schema, of another program,
 // or a damaged one is refused with an error of its own. Migrations only go forward.

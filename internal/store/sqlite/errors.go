@@ -20,6 +20,9 @@ var (
 	ErrNewerSchema = errors.New("the database was written by a newer version of hutch: run that version, or restore the backup made before the upgrade")
 	// ErrForeign is a sound SQLite database of some other program.
 	ErrForeign = errors.New("the file is the database of another program: choose another path")
+	// ErrKey is a sound database whose key is missing or another's. It can come from other
+	// calls too.
+	ErrKey = errors.New("the environments of sandboxes in the database cannot be read: put the file with its key back")
 )
 
 // fail turns what the driver said while doing into an error of the port. No driver type
@@ -30,7 +33,7 @@ func (s *Store) fail(ctx context.Context, err error, doing string, args ...any) 
 	}
 	doing = fmt.Sprintf(doing, args...)
 	var own *hutch.Error
-	if errors.As(err, &own) || errors.Is(err, ErrNewerSchema) || errors.Is(err, ErrForeign) {
+	if errors.As(err, &own) || errors.Is(err, ErrNewerSchema) || errors.Is(err, ErrForeign) || errors.Is(err, ErrKey) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	if cause := ctx.Err(); cause != nil {

@@ -149,15 +149,17 @@ func TestOpenOddPaths(t *testing.T) {
 // They hold secrets: also those of a file that an administrator has copied carelessly.
 func TestFilesAreOursAlone(t *testing.T) {
 	path := file(t)
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
+	for _, p := range []string{path, path + keySuffix} {
+		if err := os.Chmod(p, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s := open(t, filepath.Dir(path))
 	defer s.Close()
 	if err := s.CreateSandbox(t.Context(), hutch.Sandbox{ID: "i2"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{path, path + "-wal", path + "-shm"} {
+	for _, p := range []string{path, path + "-wal", path + "-shm", path + keySuffix} {
 		fi, err := os.Stat(p)
 		if err != nil {
 			t.Fatal(err)

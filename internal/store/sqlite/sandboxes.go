@@ -19,7 +19,8 @@ const sandboxColumns = `id, project, template, image, build_id, hostname,
 	milli_cpu, memory_mb, disk_mb, disk_tier, pids,
 	env_json, metadata_json, defaults_json, ttl, idle_timeout,
 	created_at, started_at, expires_at, active_at,
-	end_reason, end_detail, ended_at, boot_mode, boot, access_json`
+	end_reason, end_detail, ended_at, boot_mode, boot, access_json,
+	profile, lease, leased_to, budget_json`
 
 func sandboxArgs(sb *hutch.Sandbox) []any {
 	return []any{
@@ -31,6 +32,7 @@ func sandboxArgs(sb *hutch.Sandbox) []any {
 		asJSON(&sb.Defaults), int64(sb.TTL), int64(sb.IdleTimeout),
 		instant(sb.CreatedAt), instant(sb.StartedAt), instant(sb.ExpiresAt), instant(sb.ActiveAt),
 		sb.EndReason, sb.EndDetail, instant(sb.EndedAt), sb.BootMode, int64(sb.Boot), asJSON(&sb.Access),
+		sb.Profile, int64(sb.Lease), instant(sb.LeasedTo), asJSON(&sb.Budget),
 	}
 }
 
@@ -44,25 +46,27 @@ func sandboxDest(sb *hutch.Sandbox) []any {
 		asJSON(&sb.Defaults), &sb.TTL, &sb.IdleTimeout,
 		(*instant)(&sb.CreatedAt), (*instant)(&sb.StartedAt), (*instant)(&sb.ExpiresAt), (*instant)(&sb.ActiveAt),
 		&sb.EndReason, &sb.EndDetail, (*instant)(&sb.EndedAt), &sb.BootMode, &sb.Boot, asJSON(&sb.Access),
+		&sb.Profile, &sb.Lease, (*instant)(&sb.LeasedTo), asJSON(&sb.Budget),
 	}
 }
 
 const insertSandbox = `INSERT INTO sandboxes (` + sandboxColumns + `)
-	VALUES (?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?)
+	VALUES (?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?, ?,?,?,?)
 	ON CONFLICT (id) DO NOTHING RETURNING seq`
 
 // CreateSandbox implements store.Sandboxes.
 func (s *Store) CreateSandbox(ctx context.Context, sb hutch.Sandbox, ev ...hutch.Event) error {
+	row := s.seal.record(sb)
 	err := s.write.Do(ctx, func(t *tx) error {
 		var seq int64
-		err := t.row(insertSandbox, sandboxArgs(&sb), []any{&seq})
+		err := t.row(insertSandbox, sandboxArgs(&row), []any{&seq})
 		if errors.Is(err, sql.ErrNoRows) {
 			return hutch.Errorf(hutch.CodeConflict, "a sandbox with the id %s exists already", sb.ID)
 		}
 		if err != nil {
 			return err
 		}
-		if err := t.index(seq, sb.Metadata); err != nil {
+		if err := t.index(seq, sb.Metadata, s.seal); err != nil {
 			return err
 		}
 		return t.events(ev)
@@ -71,9 +75,9 @@ func (s *Store) CreateSandbox(ctx context.Context, sb hutch.Sandbox, ev ...hutch
 }
 
 // index stores the metadata pairs that filters look for.
-func (t *tx) index(seq int64, metadata map[string]string) error {
+func (t *tx) index(seq int64, metadata map[string]string, seal *sealer) error {
 	for k, v := range metadata {
-		if err := t.exec(`INSERT INTO sandbox_metadata (key, value, sandbox) VALUES (?,?,?)`, k, v, seq); err != nil {
+		if err := t.exec(`INSERT INTO sandbox_metadata (key, value, sandbox) VALUES (?,?,?)`, k, seal.indexed(k, v), seq); err != nil {
 			return err
 		}
 	}
@@ -95,6 +99,9 @@ func (s *Store) sandbox(ctx context.Context, id hutch.SandboxID) (sb hutch.Sandb
 	if errors.Is(err, sql.ErrNoRows) {
 		err = hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %s", id)
 	}
+	if err == nil {
+		err = s.seal.open(&sb)
+	}
 	if err != nil {
 		return hutch.Sandbox{}, version{}, err
 	}
@@ -114,7 +121,7 @@ func (s *Store) Sandboxes(ctx context.Context, f store.SandboxFilter, p store.Pa
 	if f.Oldest && p.Cursor == "" {
 		from = 0
 	}
-	where, args := sandboxWhere(f, from)
+	where, args := s.sandboxWhere(f, from)
 	limit := pageLimit(p.Limit)
 	// One more than asked for tells whether there is another page.
 	rows, err := s.read.QueryContext(ctx, `SELECT seq, `+sandboxColumns+` FROM sandboxes WHERE `+where+order, append(args, limit+1)...)
@@ -126,6 +133,9 @@ func (s *Store) Sandboxes(ctx context.Context, f store.SandboxFilter, p store.Pa
 		var seq int64
 		err = r.Scan(append([]any{&seq}, sandboxDest(&sb)...)...)
 		seqs = append(seqs, seq)
+		if err == nil {
+			err = s.seal.open(&sb)
+		}
 		return sb, err
 	})
 	if err != nil {
@@ -138,7 +148,7 @@ func (s *Store) Sandboxes(ctx context.Context, f store.SandboxFilter, p store.Pa
 }
 
 // sandboxWhere is the condition of a listing that goes on after the record from.
-func sandboxWhere(f store.SandboxFilter, from int64) (string, []any) {
+func (s *Store) sandboxWhere(f store.SandboxFilter, from int64) (string, []any) {
 	where, args := []string{"seq < ?"}, []any{from}
 	if f.Oldest {
 		where[0] = "seq > ?"
@@ -160,7 +170,7 @@ func sandboxWhere(f store.SandboxFilter, from int64) (string, []any) {
 	}
 	for k, v := range f.Metadata {
 		where = append(where, "seq IN (SELECT sandbox FROM sandbox_metadata WHERE key = ? AND value = ?)")
-		args = append(args, k, v)
+		args = append(args, k, s.seal.indexed(k, v))
 	}
 	return strings.Join(where, " AND "), args
 }
@@ -192,7 +202,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, id hutch.SandboxID, epoch hut
 			return hutch.Sandbox{}, hutch.Wrap(hutch.CodeInternal,
 				fmt.Errorf("update sandbox %s: its id, project and time of creation cannot change", id), "internal error")
 		}
-		err = s.write.Do(ctx, func(t *tx) error { return t.replace(v, &was, &sb, ev) })
+		err = s.write.Do(ctx, func(t *tx) error { return t.replace(v, change{&was, &sb, s.seal}, ev) })
 		if errors.Is(err, errOvertaken) {
 			continue
 		}
@@ -204,23 +214,30 @@ func (s *Store) UpdateSandbox(ctx context.Context, id hutch.SandboxID, epoch hut
 }
 
 const replaceSandbox = `UPDATE sandboxes SET (rev, ` + sandboxColumns + `) =
-	(rev + 1, ?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?)
+	(rev + 1, ?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?, ?,?,?,?)
 	WHERE seq = ? AND rev = ?`
 
-// replace stores sb over the version v of it, which was was.
-func (t *tx) replace(v version, was, sb *hutch.Sandbox, ev []hutch.Event) error {
-	n, err := t.changes(replaceSandbox, append(sandboxArgs(sb), v.seq, v.rev)...)
+// change is what a record was and what it is to be.
+type change struct {
+	was, sb *hutch.Sandbox
+	seal    *sealer
+}
+
+// replace stores a change of the version v.
+func (t *tx) replace(v version, c change, ev []hutch.Event) error {
+	row := c.seal.record(*c.sb)
+	n, err := t.changes(replaceSandbox, append(sandboxArgs(&row), v.seq, v.rev)...)
 	if err != nil {
 		return err
 	}
 	if n == 0 {
 		return errOvertaken
 	}
-	if !maps.Equal(was.Metadata, sb.Metadata) {
+	if !maps.Equal(c.was.Metadata, c.sb.Metadata) {
 		if err := t.exec(`DELETE FROM sandbox_metadata WHERE sandbox = ?`, v.seq); err != nil {
 			return err
 		}
-		if err := t.index(v.seq, sb.Metadata); err != nil {
+		if err := t.index(v.seq, c.sb.Metadata, c.seal); err != nil {
 			return err
 		}
 	}
@@ -229,7 +246,7 @@ func (t *tx) replace(v version, was, sb *hutch.Sandbox, ev []hutch.Event) error 
 
 // storedSandbox is sb as a read would return it, sharing no map with the caller's fn.
 func storedSandbox(sb hutch.Sandbox) hutch.Sandbox {
-	for _, t := range []*time.Time{&sb.CreatedAt, &sb.StartedAt, &sb.ExpiresAt, &sb.ActiveAt, &sb.EndedAt} {
+	for _, t := range []*time.Time{&sb.CreatedAt, &sb.StartedAt, &sb.ExpiresAt, &sb.ActiveAt, &sb.LeasedTo, &sb.EndedAt} {
 		*t = stored(*t)
 	}
 	for _, m := range []*map[string]string{&sb.Env, &sb.Metadata, &sb.Defaults.Env} {

@@ -41,6 +41,7 @@ type Store struct {
 	write  *writer
 	wdb    *sql.DB // holds the writer's one connection
 	read   *sql.DB // connections that cannot write
+	seal   *sealer
 	closed atomic.Bool
 	ended  chan struct{} // closed when the first Close is through
 	end    error         // what it returned; valid after ended
@@ -96,7 +97,20 @@ func (s *Store) open(ctx context.Context, path string) error {
 	}
 	s.read.SetMaxOpenConns(readers)
 	s.read.SetMaxIdleConns(readers)
-	return s.read.PingContext(ctx)
+	return s.unlock(ctx, path+keySuffix)
+}
+
+// unlock makes the sealer from the key in file.
+func (s *Store) unlock(ctx context.Context, file string) error {
+	key, err := loadKey(file, func() (sealed bool, err error) {
+		err = s.read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM sandboxes
+			WHERE instr(env_json, ?) > 0 OR instr(metadata_json, ?) > 0)`, sealMark, sealMark).Scan(&sealed)
+		return sealed, err
+	})
+	if err == nil {
+		s.seal, err = newSealer(key)
+	}
+	return err
 }
 
 // connect makes a pool over path. It does no I/O yet.
@@ -116,8 +130,8 @@ func (s *Store) connect(path string, query url.Values, pragmas []string) (*sql.D
 	return sql.OpenDB(c), nil
 }
 
-// private sees to it that only our user can read the files: they hold the environments
-// of sandboxes, unencrypted. SQLite gives the log files the mode of the database.
+// private sees to it that only our user can read the files. SQLite gives the log files the
+// mode of the database.
 func private(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -126,7 +140,7 @@ func private(path string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	for _, p := range []string{path, path + "-wal", path + "-shm"} {
+	for _, p := range []string{path, path + "-wal", path + "-shm", path + keySuffix} {
 		if err := os.Chmod(p, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"sync"
+
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // maxBatch bounds how many writes share a transaction, and so how long the first of
@@ -165,6 +167,7 @@ func (w *writer) transact(batch []*request) error {
 		}
 	}
 	if t.broken == nil {
+		failpoint.At(failpoint.RecordsWritten)
 		t.broken = t.exec("COMMIT")
 	}
 	if t.broken != nil {
@@ -173,6 +176,7 @@ func (w *writer) transact(batch []*request) error {
 		_ = t.exec("ROLLBACK")
 		return t.broken
 	}
+	failpoint.At(failpoint.RecordsCommitted)
 	return nil
 }
 

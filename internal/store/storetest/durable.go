@@ -54,6 +54,8 @@ func reopenSeesAll(t *testing.T, open func() store.Store) {
 	if _, err := s.KeepSetting(t.Context(), "k", []byte("v")); err != nil {
 		t.Fatal(err)
 	}
+	u := filled[hutch.Usage](t)
+	appendUsage(t, s, u)
 	closeStore(t, s)
 
 	s = open()
@@ -76,6 +78,7 @@ func reopenSeesAll(t *testing.T, open func() store.Store) {
 	if v, err := s.KeepSetting(t.Context(), "k", []byte("other")); err != nil || string(v) != "v" {
 		t.Errorf("the setting: %q, %v", v, err)
 	}
+	wantEqual(t, "the usage", used(t, s, store.UsageFilter{}, 0), []hutch.Usage{u})
 	if got, err := s.Template(t.Context(), tpl.Name); err != nil {
 		t.Error(err)
 	} else {

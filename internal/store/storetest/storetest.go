@@ -27,7 +27,7 @@ type check = func(*testing.T, store.Store)
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	for _, part := range []map[string]check{
 		storeChecks, sandboxChecks, listChecks, execChecks, templateChecks, keyChecks, eventChecks, callChecks,
-		buildChecks, auditChecks,
+		buildChecks, auditChecks, usageChecks,
 	} {
 		for name, check := range part {
 			t.Run(name, func(t *testing.T) {
@@ -150,6 +150,8 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 		v.SetUint(uint64(*n%255) + 1)
 	case reflect.Uint64:
 		v.SetUint(uint64(*n) + 1)
+	case reflect.Float64:
+		v.SetFloat(float64(*n) + 0.5)
 	case reflect.Bool:
 		v.SetBool(true)
 	case reflect.Pointer:

@@ -14,6 +14,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // TempPattern matches (path.Match) the names of the files that an interrupted Write
@@ -92,8 +94,10 @@ func SyncDir(dir string) error {
 }
 
 func rename(src, path string) error {
+	failpoint.At(failpoint.FileWritten)
 	if err := os.Rename(src, path); err != nil {
 		return fmt.Errorf("put %s in place: %w", filepath.Base(path), err)
 	}
+	failpoint.At(failpoint.FileRenamed)
 	return SyncDir(filepath.Dir(path))
 }

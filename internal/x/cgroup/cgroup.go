@@ -16,7 +16,6 @@ package cgroup
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,11 +23,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // period is the length of a scheduling period, the kernel's own default.
@@ -58,6 +58,14 @@ type Usage struct {
 	MemoryPeak  int64 // most bytes charged at once
 	MemoryLimit int64 // bytes
 	OOMKills    int64 // processes the kernel ended over the memory limit
+	Pids        Pids
+}
+
+// Pids is what the kernel counts of a group's processes and threads.
+type Pids struct {
+	Peak    int64 // most at once; 0 where the kernel keeps none and none was refused
+	Limit   int64
+	Refused int64 // how many the limit has refused
 }
 
 // Tree is the place below which groups are made.
@@ -173,6 +181,7 @@ func (t *Tree) Create(name string, l Limits) (_ *Group, err error) {
 			return nil, err
 		}
 		made = append(made, d)
+		failpoint.At(failpoint.GroupMade)
 	}
 	g := &Group{tree: t, name: name}
 	if err := g.Limit(l); err != nil {
@@ -249,6 +258,18 @@ func (t *Tree) List() ([]string, error) {
 	return names, nil
 }
 
+// Made returns when the group called name was made; if name is empty, when a group was last made
+// or removed in the directory for them. It is zero if there is none.
+func (t *Tree) Made(name string) time.Time {
+	var first time.Time
+	for _, d := range t.dirs(name) {
+		if fi, err := os.Stat(d); err == nil && (first.IsZero() || fi.ModTime().Before(first)) {
+			first = fi.ModTime()
+		}
+	}
+	return first
+}
+
 // Remove removes the directory that groups are made in. It refuses while there are groups
 // in it; that there is none is fine. A later Create makes it anew.
 func (t *Tree) Remove() error {
@@ -258,146 +279,4 @@ func (t *Tree) Remove() error {
 		}
 	}
 	return nil
-}
-
-// Group is one control group.
-type Group struct {
-	tree *Tree
-	name string
-}
-
-// Limit sets the limits that l has; others stay as they are.
-func (g *Group) Limit(l Limits) error {
-	for _, s := range g.settings(l) {
-		if err := s.apply(); err != nil {
-			return fmt.Errorf("limit cgroup: %w", err)
-		}
-	}
-	return nil
-}
-
-// dir is the directory of the group in the hierarchy of a version 1 controller.
-func (g *Group) dir(controller string) string {
-	if g.tree.v2 {
-		controller = ""
-	}
-	return filepath.Join(g.tree.mounts[controller], g.tree.parent, g.name)
-}
-
-// Dir is the group's directory on version 2, for clone3 with CLONE_INTO_CGROUP;
-// empty on version 1.
-func (g *Group) Dir() string {
-	if !g.tree.v2 {
-		return ""
-	}
-	return g.dir("")
-}
-
-// ProcsFiles are the files into which a process writes "0" to enter the group.
-func (g *Group) ProcsFiles() []string {
-	files := g.tree.dirs(g.name)
-	for i := range files {
-		files[i] = filepath.Join(files[i], "cgroup.procs")
-	}
-	return files
-}
-
-// Procs returns the processes in the group, those that are only in some of its
-// directories too.
-func (g *Group) Procs() ([]int, error) {
-	var pids []int
-	for _, f := range g.ProcsFiles() {
-		b, err := os.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range strings.Fields(string(b)) {
-			pid, err := strconv.Atoi(s)
-			if err == nil && pid > 0 && !slices.Contains(pids, pid) {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids, nil
-}
-
-// Kill sends every process of the group SIGKILL and does not wait for their end.
-func (g *Group) Kill() error {
-	if g.tree.v2 {
-		// Takes forks under way too. Missing before Linux 5.14.
-		err := write(filepath.Join(g.dir(""), "cgroup.kill"), "1")
-		if err == nil {
-			return nil
-		}
-	}
-	pids, err := g.Procs()
-	if err != nil {
-		return err
-	}
-	for _, pid := range pids {
-		if err := g.killOne(pid); err != nil {
-			return fmt.Errorf("kill process %d of cgroup: %w", pid, err)
-		}
-	}
-	return nil
-}
-
-// killOne kills pid if it is still the process that was seen in the group: between
-// the two, the number may have gone to another one.
-func (g *Group) killOne(pid int) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	now, err := g.Procs()
-	if err != nil || !slices.Contains(now, pid) {
-		return err
-	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return err
-	}
-	return nil
-}
-
-// Remove kills what is in the group and removes it. It returns nil once nothing of
-// it exists, also if nothing did, and ctx's error if that does not come true in time.
-func (g *Group) Remove(ctx context.Context) error {
-	tick := time.NewTicker(retryEvery)
-	defer tick.Stop()
-	for {
-		busy, err := g.removeDirs()
-		if err != nil || !busy {
-			return err
-		}
-		if err := g.Kill(); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("remove cgroup %s: %w", g.name, ctx.Err())
-		case <-tick.C:
-		}
-	}
-}
-
-// removeDirs removes the directories that can be removed, and says whether any
-// could not because there are processes in it.
-func (g *Group) removeDirs() (busy bool, err error) {
-	for _, d := range g.tree.dirs(g.name) {
-		switch err := unix.Rmdir(d); {
-		case err == nil, errors.Is(err, unix.ENOENT):
-		case errors.Is(err, unix.EBUSY):
-			busy = true
-		default:
-			return false, fmt.Errorf("remove cgroup: %w", &fs.PathError{Op: "rmdir", Path: d, Err: err})
-		}
-	}
-	return busy, nil
 }

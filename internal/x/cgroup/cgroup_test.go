@@ -156,18 +156,33 @@ func TestV2Files(t *testing.T) {
 	fill(t, dir, map[string]string{
 		"memory.current": "5000\n", "memory.peak": "7000\n", "memory.max": "max\n",
 		"memory.events": "low 0\nhigh 3\noom 2\noom_kill 1\n", "cpu.stat": "usage_usec 1500\nuser_usec 1\n",
-		"memory.stat": "anon 1\ninactive_file 300\nactive_file 200\n", "cgroup.procs": "12\n13\n",
+		"memory.stat": "anon 1\ninactive_file 300\nactive_file 200\n", "cgroup.procs": "12\n13\n", "cgroup.threads": "12\n13\n14\n",
+		"pids.events": "max 0\n", "pids.peak": "31\n", "pids.max": "77\n",
 	})
 	u, err := g.Usage()
-	want := Usage{CPU: 1500 * time.Microsecond, Memory: 5000, MemoryPeak: 7000, MemoryLimit: 1<<63 - 1, OOMKills: 1}
+	want := Usage{CPU: 1500 * time.Microsecond, Memory: 5000, MemoryPeak: 7000, MemoryLimit: 1<<63 - 1, OOMKills: 1, Pids: Pids{Peak: 31, Limit: 77}}
 	if err != nil || u != want {
 		t.Errorf("usage %+v, %v; want %+v", u, err, want)
+	}
+	// An older kernel keeps no peak, but a refusal says that it was the limit.
+	fill(t, dir, map[string]string{"pids.events": "max 2\n"})
+	if err := os.Remove(filepath.Join(dir, "pids.peak")); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := g.Usage(); err != nil || u.Pids != (Pids{Peak: 77, Limit: 77, Refused: 2}) {
+		t.Errorf("pids %+v, %v", u.Pids, err)
+	}
+	if n, err := g.PidsRefused(); err != nil || n != 2 {
+		t.Errorf("refused: %d, %v; want 2", n, err)
 	}
 	if n, err := g.Unreclaimable(); err != nil || n != 4500 {
 		t.Errorf("unreclaimable: %d, %v; want 4500", n, err)
 	}
 	if pids, err := g.Procs(); err != nil || !slices.Equal(pids, []int{12, 13}) {
 		t.Errorf("processes: %v, %v", pids, err)
+	}
+	if ids, err := g.Threads(); err != nil || !slices.Equal(ids, []int{12, 13, 14}) {
+		t.Errorf("threads: %v, %v", ids, err)
 	}
 	if err := g.Kill(); err != nil || read(t, filepath.Join(dir, "cgroup.kill")) != "1" {
 		t.Errorf("kill: %v", err)
@@ -279,11 +294,17 @@ func TestLifeOfAGroup(t *testing.T) {
 	if _, err := tree.Create("g", limits); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("second create: %v", err)
 	}
+	if at := tree.Made("g"); time.Since(at) > time.Minute || tree.Made("").IsZero() || !tree.Made("none").IsZero() {
+		t.Errorf("made at %s, its parent at %s, what is not there at %s", at, tree.Made(""), tree.Made("none"))
+	}
 	cmd := inside(t, g, "sleep 1000 & sleep 1000")
 	members(t, g, 3)
 	u, err := g.Usage()
 	if err != nil || u.MemoryLimit != limits.Memory || u.Memory == 0 {
 		t.Errorf("usage: %+v, %v", u, err)
+	}
+	if ids, err := g.Threads(); err != nil || len(ids) < 3 {
+		t.Errorf("threads: %v, %v", ids, err)
 	}
 	if names, err := tree.List(); err != nil || !slices.Equal(names, []string{"g"}) {
 		t.Errorf("list: %v, %v", names, err)

@@ -99,6 +99,7 @@ func (g *Group) Usage() (Usage, error) {
 		u.CPU = time.Duration(cpu["usage_usec"]) * time.Microsecond
 		u.OOMKills = events["oom_kill"]
 		return u, errors.Join(
+			g.pids(&u.Pids),
 			g.number("memory", "memory.current", &u.Memory),
 			g.number("memory", "memory.max", &u.MemoryLimit),
 			optionalFile(g.number("memory", "memory.peak", &u.MemoryPeak)), // since Linux 5.19
@@ -111,6 +112,7 @@ func (g *Group) Usage() (Usage, error) {
 	u.OOMKills = oom["oom_kill"]
 	var cpu int64
 	err = errors.Join(
+		g.pids(&u.Pids),
 		g.number("cpuacct", "cpuacct.usage", &cpu),
 		g.number("memory", "memory.usage_in_bytes", &u.Memory),
 		g.number("memory", "memory.max_usage_in_bytes", &u.MemoryPeak),
@@ -118,6 +120,41 @@ func (g *Group) Usage() (Usage, error) {
 	)
 	u.CPU = time.Duration(cpu)
 	return u, err
+}
+
+// pids reads what the kernel counts of processes; its files have the same names in both
+// versions.
+func (g *Group) pids(p *Pids) error {
+	events, err := g.keyed("pids", "pids.events")
+	if err := errors.Join(
+		optionalFile(err),
+		optionalFile(g.number("pids", "pids.peak", &p.Peak)), // since Linux 6.6
+		g.number("pids", "pids.max", &p.Limit),
+	); err != nil {
+		return err
+	}
+	if p.Refused = events["max"]; p.Refused > 0 {
+		p.Peak = max(p.Peak, p.Limit)
+	}
+	return nil
+}
+
+// CPU is the CPU time of Usage, by itself.
+func (g *Group) CPU() (time.Duration, error) {
+	if g.tree.v2 {
+		cpu, err := g.keyed("cpu", "cpu.stat")
+		return time.Duration(cpu["usage_usec"]) * time.Microsecond, err
+	}
+	var cpu int64
+	err := g.number("cpuacct", "cpuacct.usage", &cpu)
+	return time.Duration(cpu), err
+}
+
+// PidsRefused is how many processes and threads the group's cap has refused.
+func (g *Group) PidsRefused() (int64, error) {
+	var p Pids
+	err := g.pids(&p)
+	return p.Refused, err
 }
 
 // OOMKills is how many processes of the group the kernel ended over its limit.

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // readyEnv names the descriptor on which a daemon says how its start went.
@@ -105,6 +107,7 @@ func spawn(ctx context.Context, spec Spec) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", spec.Exe, err)
 	}
+	failpoint.At(failpoint.DaemonSpawned)
 	// Its exit is nobody's business but must be collected; if this process ends first,
 	// init does it.
 	go func() { _ = cmd.Wait() }()

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // maxSocketPath is what a socket address holds, its final zero byte not counted.
@@ -33,7 +35,12 @@ func Listen(path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(tmp, 0o600), os.Rename(tmp, path)); err != nil {
+	err = os.Chmod(tmp, 0o600)
+	if err == nil {
+		failpoint.At(failpoint.SocketMade)
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
 		return nil, errors.Join(err, l.Close(), os.Remove(tmp))
 	}
 	return l, nil

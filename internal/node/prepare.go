@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/x/pidfd"
+)
+
+// prepared is a machine that runs and whose guest agent nobody has greeted, made before anybody
+// asked for it. It becomes the sandbox of its id, or is removed; nothing else ever becomes of it.
+type prepared struct {
+	spec   runtime.Spec
+	sb     runtime.Sandbox
+	since  time.Time
+	stages map[string]time.Duration // of its start, which is no part of the sandbox's
+}
+
+// Prepare makes a machine for a sandbox like rec, which nobody has asked for yet: what counts
+// of rec is its id, image, resources and profile. StartSandbox of that id takes it. Until then
+// it is held like a sandbox. It is neither in the keeper nor on the gateway: a process that
+// dies leaves it to the next one's sweep.
+func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
+	defer cancel()
+	ctx, c, err := n.reserve(ctx, rec)
+	if err != nil {
+		return err
+	}
+	defer n.release(c)
+	spec, err := n.spec(rec)
+	if err != nil {
+		return err
+	}
+	sb, err := n.rt.Create(ctx, spec)
+	if err != nil {
+		return fmt.Errorf("prepare machine: %w", err)
+	}
+	p := &prepared{spec: spec, sb: sb}
+	if err := sb.Start(ctx, runtime.StartOptions{}); err != nil {
+		n.dispose(ctx, rec.ID, p)
+		return fmt.Errorf("start prepared machine: %w", err)
+	}
+	p.since, p.stages = time.Now(), stagesOf(sb)
+	if !n.shelve(rec.ID, p) {
+		n.dispose(ctx, rec.ID, p)
+		return context.Cause(n.work)
+	}
+	return nil
+}
+
+// shelve keeps p for StartSandbox, unless the node is being closed.
+func (n *Node) shelve(id hutch.SandboxID, p *prepared) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.work.Err() != nil {
+		return false
+	}
+	n.ready[id] = p
+	return true
+}
+
+// Prepared names the machines that stand ready. One whose process has ended is not among them.
+func (n *Node) Prepared() map[hutch.SandboxID]bool {
+	n.mu.Lock()
+	all := maps.Clone(n.ready)
+	n.mu.Unlock()
+	ids := make(map[hutch.SandboxID]bool, len(all))
+	for id, p := range all {
+		if p.stands() {
+			ids[id] = true
+		}
+	}
+	return ids
+}
+
+// Discard removes a prepared machine that nobody needs; one that is not there, or is being
+// taken by now, is left alone.
+func (n *Node) Discard(ctx context.Context, id hutch.SandboxID) error {
+	n.mu.Lock()
+	p := n.ready[id]
+	if p == nil {
+		n.mu.Unlock()
+		return nil
+	}
+	_, c := n.comeLocked(ctx, hutch.Sandbox{ID: id}) // held until nothing is left
+	n.mu.Unlock()
+	defer n.release(c)
+	if err := p.sb.Kill(ctx); err != nil {
+		n.shelve(id, p) // still there, and still ours
+		return fmt.Errorf("discard machine %s: %w", id, err)
+	}
+	return nil
+}
+
+// emptyShelf removes every prepared machine.
+func (n *Node) emptyShelf() {
+	n.mu.Lock()
+	all := n.ready
+	n.ready = map[hutch.SandboxID]*prepared{}
+	n.mu.Unlock()
+	for id, p := range all {
+		n.dispose(context.Background(), id, p)
+	}
+}
+
+// dispose removes a machine, whatever became of ctx.
+func (n *Node) dispose(ctx context.Context, id hutch.SandboxID, p *prepared) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := p.sb.Kill(ctx); err != nil {
+		n.log.Error("a prepared machine could not be removed; the next sweep will try again", "op", "discard", "sandbox", id, "error", err)
+	}
+}
+
+// machine returns the machine that a sandbox is to be: p, which runs, if there is one and it is what
+// spec asks for, else a new one, once nothing of p is left.
+func (n *Node) machine(ctx context.Context, spec runtime.Spec, p *prepared) (sb runtime.Sandbox, fromP bool, err error) {
+	if p.fits(spec) {
+		return p.sb, true, nil
+	}
+	if p != nil {
+		n.dispose(ctx, spec.ID, p)
+	}
+	sb, err = n.rt.Create(ctx, spec)
+	if err != nil {
+		err = fmt.Errorf("create machine: %w", err)
+	}
+	return sb, false, err
+}
+
+// fits reports whether the machine is alive and what spec asks for. Its name inside does not
+// count: the guest is told it with its first hello.
+func (p *prepared) fits(spec runtime.Spec) bool {
+	if p == nil {
+		return false
+	}
+	spec.Hostname = p.spec.Hostname
+	return spec == p.spec && p.stands()
+}
+
+// stands reports whether all of the machine's processes are alive.
+func (p *prepared) stands() bool {
+	for _, f := range p.sb.Handles().Procs {
+		if !pidfd.Alive(f) {
+			return false
+		}
+	}
+	return true
+}
+
+// booked returns how long an isolator's parts of a start took: without those of the machine's
+// making, if it was not made for this start.
+func (p *prepared) booked(sb runtime.Sandbox) map[string]time.Duration {
+	all := stagesOf(sb)
+	if p == nil {
+		return all
+	}
+	maps.DeleteFunc(all, func(name string, _ time.Duration) bool {
+		_, before := p.stages[name]
+		return before
+	})
+	return all
+}
+
+// stagesOf is what an isolator says of the time its calls took.
+func stagesOf(sb runtime.Sandbox) map[string]time.Duration {
+	if s, ok := sb.(interface {
+		Stages() map[string]time.Duration
+	}); ok {
+		return s.Stages()
+	}
+	return nil
+}

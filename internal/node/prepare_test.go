@@ -1,0 +1,189 @@
+package node
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/runtime/fake"
+	"hutch.dev/hutch/internal/x/pidfd"
+)
+
+// prepare makes a machine for a sandbox that nobody has asked for.
+func (b *bench) prepare() hutch.Sandbox {
+	b.t.Helper()
+	rec := record()
+	if err := b.Prepare(b.ctx(), rec); err != nil {
+		b.t.Fatalf("prepare: %v", err)
+	}
+	if !b.Prepared()[rec.ID] || !b.Held()[rec.ID] {
+		b.t.Fatal("a machine that was prepared is not there")
+	}
+	return rec
+}
+
+// left names what is on the host.
+func (b *bench) left() []hutch.SandboxID {
+	b.t.Helper()
+	ids, err := fake.New(b.host).List(b.ctx())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return ids
+}
+
+// awaitKept waits until the keeper has a sandbox.
+func (b *bench) awaitKept(rec hutch.Sandbox) {
+	b.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for b.shelf.has(rec.ID) == nil {
+		if <-tick.C; time.Now().After(deadline) {
+			b.t.Fatal("the keeper was given nothing")
+		}
+	}
+}
+
+func TestStartOnAPreparedMachine(t *testing.T) {
+	b := newBench(t)
+	rec := b.prepare()
+	if h := b.host.Guest(rec.ID).Hello(); h.Sandbox != "" || b.shelf.has(rec.ID) != nil || b.Count() != 0 {
+		t.Errorf("it was greeted with %+v, is kept or counts before anybody has asked for it", h)
+	}
+	wantError(t, "prepare another under its id", b.Prepare(b.ctx(), rec), hutch.ErrConflict)
+	wantError(t, "sweep it", b.Sweep(b.ctx(), rec.ID), hutch.ErrConflict)
+	rec.Hostname = "other" // what a guest is told does not make another machine of it
+	stages, err := b.StartSandbox(b.ctx(), rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := stages[hutch.BootPrepared]; !ok || b.host.Calls(fake.OpCreate) != 1 || b.host.Calls(fake.OpStart) != 1 {
+		t.Errorf("stages %v, %d machines were made", stages, b.host.Calls(fake.OpCreate))
+	}
+	if h := b.host.Guest(rec.ID).Hello(); h.Sandbox != rec.ID || h.Hostname != "other" || h.Epoch != rec.Epoch {
+		t.Errorf("the guest was told %+v", h)
+	}
+	if b.shelf.has(rec.ID) == nil || b.Count() != 1 || len(b.Prepared()) != 0 {
+		t.Errorf("kept %v, %d run, %v are prepared", b.shelf.has(rec.ID), b.Count(), b.Prepared())
+	}
+	if err := b.Discard(b.ctx(), rec.ID); err != nil { // it is a sandbox now
+		t.Error(err)
+	}
+	b.exec(rec, hutch.ExecSpec{Cmd: "true"})
+	b.reports.until(t, "exec exit")
+	if err := b.KillSandbox(b.ctx(), rec.ID, rec.Epoch); err != nil || len(b.left()) != 0 {
+		t.Errorf("kill: %v, left %v", err, b.left())
+	}
+}
+
+// A machine that is dead or of another kind is replaced, under the same id, and never started.
+func TestStartWhereThePreparedMachineIsOfNoUse(t *testing.T) {
+	tests := map[string]func(b *bench, rec *hutch.Sandbox){
+		"other memory":  func(_ *bench, rec *hutch.Sandbox) { rec.Resources.MemoryMB *= 2 },
+		"other tier":    func(_ *bench, rec *hutch.Sandbox) { rec.Resources.DiskTier = hutch.TierMemory },
+		"other profile": func(_ *bench, rec *hutch.Sandbox) { rec.Profile = hutch.ProfileLocked },
+		"dead": func(b *bench, rec *hutch.Sandbox) {
+			f := b.ready[rec.ID].sb.Handles().Procs[0]
+			if err := pidfd.Signal(f, unix.SIGKILL); err != nil {
+				b.t.Fatal(err)
+			}
+			if err := pidfd.Wait(b.ctx(), f); err != nil {
+				b.t.Fatal(err)
+			}
+			if len(b.Prepared()) != 0 {
+				b.t.Error("a dead machine is said to stand ready")
+			}
+		},
+	}
+	for name, spoil := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			rec := b.prepare()
+			spoil(b, &rec)
+			stages, err := b.StartSandbox(b.ctx(), rec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := stages[hutch.BootPrepared]; ok || b.host.Calls(fake.OpCreate) != 2 {
+				t.Errorf("stages %v, %d machines were made", stages, b.host.Calls(fake.OpCreate))
+			}
+			if got := b.host.Guest(rec.ID).Hello().Profile; got != rec.Profile || !slices.Equal(b.left(), []hutch.SandboxID{rec.ID}) {
+				t.Errorf("profile %q, on the host %v", got, b.left())
+			}
+		})
+	}
+}
+
+func TestNothingIsLeftOfAPreparedMachine(t *testing.T) {
+	tests := map[string]func(b *bench, rec hutch.Sandbox){
+		"discarded": func(b *bench, rec hutch.Sandbox) {
+			for range 2 {
+				if err := b.Discard(b.ctx(), rec.ID); err != nil {
+					b.t.Error(err)
+				}
+			}
+		},
+		"the node is closed": func(b *bench, _ hutch.Sandbox) { b.Close() },
+		"no keeper takes it": func(b *bench, rec hutch.Sandbox) {
+			b.shelf.set(hutch.ErrUnavailable)
+			defer b.shelf.set(nil)
+			_, err := b.StartSandbox(b.ctx(), rec)
+			wantError(b.t, "start", err, hutch.ErrUnavailable)
+		},
+		"its image is gone": func(b *bench, rec hutch.Sandbox) {
+			b.cfg.ImagePath = nil
+			b.Node.cfg.ImagePath = func(string) (string, error) { return "", hutch.ErrNotFound }
+			_, err := b.StartSandbox(b.ctx(), rec)
+			wantError(b.t, "start", err, hutch.ErrNotFound)
+		},
+		"killed while it is greeted": func(b *bench, rec hutch.Sandbox) {
+			b.host.Guest(rec.ID).Silence(true)
+			got := make(chan error, 1)
+			go func() {
+				_, err := b.StartSandbox(b.ctx(), rec)
+				got <- err
+			}()
+			b.awaitKept(rec)
+			wantError(b.t, "kill", b.KillSandbox(b.ctx(), rec.ID, rec.Epoch), hutch.ErrSandboxGone)
+			wantError(b.t, "the start", <-got, hutch.ErrSandboxGone)
+		},
+		"its node dies": func(b *bench, rec hutch.Sandbox) {
+			b.restart()
+			if !slices.Equal(b.left(), []hutch.SandboxID{rec.ID}) || len(b.Held()) != 0 {
+				b.t.Errorf("left %v, held %v", b.left(), b.Held())
+			}
+			if err := b.Sweep(b.ctx(), rec.ID); err != nil {
+				b.t.Error(err)
+			}
+		},
+	}
+	for name, end := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			end(b, b.prepare())
+			if left := b.left(); len(left) != 0 || b.Node != nil && (len(b.Held()) != 0 || len(b.Prepared()) != 0) {
+				t.Errorf("left %v", left)
+			}
+		})
+	}
+}
+
+func TestPrepareFails(t *testing.T) {
+	b := newBench(t)
+	for _, op := range []fake.Op{fake.OpCreate, fake.OpStart} {
+		b.host.Fail(op, errors.New("no"))
+		if err := b.Prepare(b.ctx(), record()); err == nil || len(b.Held()) != 0 || len(b.left()) != 0 {
+			t.Errorf("%s: %v, held %v, left %v", op, err, b.Held(), b.left())
+		}
+		b.host.Fail(op, nil)
+	}
+	b.Close()
+	if err := b.Prepare(b.ctx(), record()); !errors.Is(err, hutch.ErrUnavailable) || len(b.left()) != 0 {
+		t.Errorf("on a closed node: %v, left %v", err, b.left())
+	}
+}
