@@ -57,7 +57,7 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		return n.notTaken(ctx, rec, fmt.Errorf("adopt %s: %w", rec.ID, err))
 	}
 	failpoint.At(failpoint.AdoptMade)
-	b := newBox(n, rec, sb)
+	b := newBox(n, rec, sb, nil)
 	n.stats(b) // what the kernel has ended so far is no coming command's end
 	// The record may have a later deadline and epoch than the process before came to tell.
 	n.tellEpoch(ctx, b)

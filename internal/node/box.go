@@ -52,9 +52,12 @@ type box struct {
 	watched  map[hutch.ExecID]*execWatch
 }
 
-func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox) *box {
+// newBox makes the box of a machine; client is of its guest, nil if there is none yet.
+func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox, client *guestclient.Client) *box {
 	h := sb.Handles()
-	client := guestclient.New(h.Guest)
+	if client == nil {
+		client = guestclient.New(h.Guest)
+	}
 	b := &box{
 		id: rec.ID, sb: sb, guest: client, calls: client, work: n.work, clock: &n.clock,
 		cpus: rec.Resources.CPUs(), memoryMax: int64(rec.Resources.MemoryMB) << 20, diskMax: int64(rec.Resources.DiskMB) << 20,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guestclient"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
@@ -16,6 +17,7 @@ import (
 type prepared struct {
 	spec   runtime.Spec
 	sb     runtime.Sandbox
+	guest  *guestclient.Client // with the session that the sandbox goes on with
 	since  time.Time
 	stages map[string]time.Duration // of its start, which is no part of the sandbox's
 }
@@ -40,15 +42,27 @@ func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("prepare machine: %w", err)
 	}
-	p := &prepared{spec: spec, sb: sb}
-	if err := sb.Start(ctx, runtime.StartOptions{}); err != nil {
+	p := &prepared{spec: spec, sb: sb, guest: guestclient.New(sb.Handles().Guest)}
+	if err := p.start(ctx); err != nil {
 		n.dispose(ctx, rec.ID, p)
-		return fmt.Errorf("start prepared machine: %w", err)
+		return err
 	}
 	p.since, p.stages = time.Now(), stagesOf(sb)
 	if !n.shelve(rec.ID, p) {
 		n.dispose(ctx, rec.ID, p)
 		return context.Cause(n.work)
+	}
+	return nil
+}
+
+// start starts the machine and waits until its guest answers, by which it says that it does not
+// know yet who it is.
+func (p *prepared) start(ctx context.Context) error {
+	if err := p.sb.Start(ctx, runtime.StartOptions{}); err != nil {
+		return fmt.Errorf("start prepared machine: %w", err)
+	}
+	if _, err := p.guest.Health(ctx); !notIdentified(err) {
+		return fmt.Errorf("ask the guest of a prepared machine: %w", err)
 	}
 	return nil
 }
@@ -94,6 +108,7 @@ func (n *Node) Discard(ctx context.Context, id hutch.SandboxID) error {
 		n.shelve(id, p) // still there, and still ours
 		return fmt.Errorf("discard machine %s: %w", id, err)
 	}
+	_ = p.guest.Close()
 	return nil
 }
 
@@ -112,6 +127,7 @@ func (n *Node) emptyShelf() {
 func (n *Node) dispose(ctx context.Context, id hutch.SandboxID, p *prepared) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
+	_ = p.guest.Close()
 	if err := p.sb.Kill(ctx); err != nil {
 		n.log.Error("a prepared machine could not be removed; the next sweep will try again", "op", "discard", "sandbox", id, "error", err)
 	}
@@ -131,6 +147,14 @@ func (n *Node) machine(ctx context.Context, spec runtime.Spec, p *prepared) (sb 
 		err = fmt.Errorf("create machine: %w", err)
 	}
 	return sb, false, err
+}
+
+// client is of the guest, nil without a machine.
+func (p *prepared) client() *guestclient.Client {
+	if p == nil {
+		return nil
+	}
+	return p.guest
 }
 
 // fits reports whether the machine is alive and what spec asks for. Its name inside does not

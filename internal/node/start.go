@@ -60,24 +60,18 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box,
 	undo := cleanup.New(func() { n.undoCreate(ctx, rec.ID, sb) })
 	defer undo.Run()
 	lap("machine")
-
-	b := newBox(n, rec, sb)
-	undo.Add(func() { _ = b.guest.Close() })
-	if err := n.bringUp(ctx, b, ahead); err != nil {
-		return nil, nil, err
-	}
-	failpoint.At(failpoint.StartUp)
-	lap("start")
-	if err := b.sayHello(ctx); err != nil {
-		return nil, nil, fmt.Errorf("greet guest: %w", err)
-	}
-	failpoint.At(failpoint.StartGreeted)
-	lap("guest")
 	if ahead {
 		stages[hutch.BootPrepared] = begun.Sub(p.since)
 	} else {
 		p = nil
 	}
+
+	b := newBox(n, rec, sb, p.client())
+	undo.Add(func() { _ = b.guest.Close() })
+	if err := n.bringUp(ctx, b, ahead, lap); err != nil {
+		return nil, nil, err
+	}
+	failpoint.At(failpoint.StartUp)
 	for k, d := range p.booked(sb) {
 		stages["machine."+k] = d
 	}
@@ -85,9 +79,9 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box,
 	return b, stages, nil
 }
 
-// bringUp starts the machine, unless it runs, while its handles go to the keeper and its link
-// to the gateway: neither needs the other.
-func (n *Node) bringUp(ctx context.Context, b *box, runs bool) error {
+// bringUp starts the machine, unless it runs, and greets its guest, while its handles go to the
+// keeper and its link to the gateway: none of them needs another.
+func (n *Node) bringUp(ctx context.Context, b *box, runs bool, lap func(stage string)) error {
 	h := b.sb.Handles()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -104,13 +98,18 @@ func (n *Node) bringUp(ctx context.Context, b *box, runs bool) error {
 		failpoint.At(failpoint.StartLinked)
 		return nil
 	})
-	if runs {
-		return g.Wait()
-	}
 	g.Go(func() error {
-		if err := b.sb.Start(gctx, runtime.StartOptions{}); err != nil {
-			return fmt.Errorf("start machine: %w", err)
+		if !runs {
+			if err := b.sb.Start(gctx, runtime.StartOptions{}); err != nil {
+				return fmt.Errorf("start machine: %w", err)
+			}
 		}
+		lap("start")
+		if err := b.sayHello(gctx); err != nil {
+			return fmt.Errorf("greet guest: %w", err)
+		}
+		failpoint.At(failpoint.StartGreeted)
+		lap("guest")
 		return nil
 	})
 	return g.Wait()

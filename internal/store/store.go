@@ -197,7 +197,9 @@ type IdempotentCall struct {
 	CreatedAt time.Time
 }
 
-// Idempotency keeps the answers to calls that must not be done twice.
+// Idempotency keeps the answers to calls that must not be done twice. What is begun and finished
+// here survives the server's end at once; a machine that loses its power may lose the last of it, but
+// nothing that something else was recorded after: so a call whose effect is on record is too.
 type Idempotency interface {
 	// BeginCall stores c if its (Project, Key) is new and returns it; else it
 	// returns the one that is stored, and second true.

@@ -18,7 +18,7 @@ func callDest(c *store.IdempotentCall) []any {
 
 // BeginCall implements store.Idempotency.
 func (s *Store) BeginCall(ctx context.Context, c store.IdempotentCall) (got store.IdempotentCall, existed bool, err error) {
-	err = s.write.Do(ctx, func(t *tx) error {
+	err = s.write.DoLazily(ctx, func(t *tx) error {
 		n, err := t.changes(`INSERT INTO calls (project, key, request, ref, status, body, created_at)
 			VALUES (?,?,?,?,?,?,?) ON CONFLICT (project, key) DO NOTHING`,
 			c.Project, c.Key, c.Request, c.Ref, c.Status, c.Body, instant(c.CreatedAt))
@@ -39,7 +39,7 @@ func (s *Store) FinishCall(ctx context.Context, c store.IdempotentCall) error {
 	if c.Status == 0 {
 		return hutch.Wrap(hutch.CodeInternal, errors.New("finish idempotent call: it has no status"), "internal error")
 	}
-	err := s.write.Do(ctx, func(t *tx) error {
+	err := s.write.DoLazily(ctx, func(t *tx) error {
 		n, err := t.changes(`UPDATE calls SET status = ?, body = ? WHERE project = ? AND key = ? AND status = 0`,
 			c.Status, c.Body, c.Project, c.Key)
 		if err != nil || n == 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"sync"
 
 	"hutch.dev/hutch/internal/x/failpoint"
@@ -22,7 +23,9 @@ type writer struct {
 	wake chan struct{} // holds one token when there may be something to do
 	done chan struct{} // closed when run has returned
 
-	stmts map[string]*sql.Stmt // owned by run; as many as there are query constants
+	// Both are run's. There are as many statements as there are query constants.
+	stmts map[string]*sql.Stmt
+	lazy  bool // the connection does not sync the log on a commit
 
 	mu     sync.Mutex
 	queue  []*request
@@ -32,6 +35,7 @@ type writer struct {
 // request is one caller's write.
 type request struct {
 	do   func(*tx) error
+	lazy bool          // see DoLazily
 	done chan struct{} // closed once err is final
 
 	err   error // valid after done
@@ -53,10 +57,20 @@ func newWriter(conn *sql.Conn) *writer {
 // leaves open whether the write was made. do runs on the writer's goroutine and does
 // nothing but its own statements.
 func (w *writer) Do(ctx context.Context, do func(*tx) error) error {
+	return w.ask(ctx, &request{do: do, done: make(chan struct{})})
+}
+
+// DoLazily is Do for what is worth no sync of its own: it returns once that is written and
+// survives this process, and the next write through Do makes it durable. A machine that loses
+// its power before loses it, with nothing that was written later.
+func (w *writer) DoLazily(ctx context.Context, do func(*tx) error) error {
+	return w.ask(ctx, &request{do: do, lazy: true, done: make(chan struct{})})
+}
+
+func (w *writer) ask(ctx context.Context, r *request) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r := &request{do: do, done: make(chan struct{})}
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -156,6 +170,9 @@ func (w *writer) commit(batch []*request) {
 // transact runs the batch. A part that fails is undone alone: its error is in the part.
 // An error here is everybody's.
 func (w *writer) transact(batch []*request) error {
+	if err := w.sync(batch); err != nil {
+		return err
+	}
 	t := &tx{w: w}
 	if err := t.exec("BEGIN IMMEDIATE"); err != nil {
 		return err
@@ -177,6 +194,21 @@ func (w *writer) transact(batch []*request) error {
 		return t.broken
 	}
 	failpoint.At(failpoint.RecordsCommitted)
+	return nil
+}
+
+// sync has the next commit sync the log, unless every part of the batch is lazy.
+func (w *writer) sync(batch []*request) error {
+	lazy := !slices.ContainsFunc(batch, func(r *request) bool { return !r.lazy })
+	if lazy == w.lazy {
+		return nil
+	}
+	mode := map[bool]string{true: "NORMAL", false: "FULL"}[lazy]
+	// Not as a statement that is kept: it is done when it is prepared.
+	if _, err := w.conn.ExecContext(context.Background(), "PRAGMA synchronous = "+mode); err != nil {
+		return err
+	}
+	w.lazy = lazy
 	return nil
 }
 

@@ -93,6 +93,47 @@ func TestWaitingWritesShareATransaction(t *testing.T) {
 	}
 }
 
+// What is lazy waits for no sync, unless it shares a transaction with what is not.
+func TestLazyWritesAreNotSynced(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	mode := func() (n int) {
+		t.Helper()
+		if err := s.write.conn.QueryRowContext(t.Context(), "PRAGMA synchronous").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const normal, full = 1, 2
+	w := idle(s)
+	firm := func() *request { return &request{do: insertEvent("firm"), done: make(chan struct{})} }
+	lazy := func() *request { return &request{do: insertEvent("lazy"), lazy: true, done: make(chan struct{})} }
+	for _, c := range []struct {
+		batch []*request
+		want  int
+	}{
+		{[]*request{lazy()}, normal},
+		{[]*request{lazy(), lazy()}, normal},
+		{[]*request{lazy(), firm()}, full},
+		{[]*request{lazy()}, normal},
+		{[]*request{firm()}, full},
+		{[]*request{firm()}, full},
+	} {
+		w.commit(c.batch)
+		for _, r := range c.batch {
+			if <-r.done; r.err != nil {
+				t.Fatal(r.err)
+			}
+		}
+		if got := mode(); got != c.want {
+			t.Errorf("%d parts, the last one lazy %v: synchronous is %d, want %d", len(c.batch), c.batch[len(c.batch)-1].lazy, got, c.want)
+		}
+	}
+	if got := eventTypes(t, s); got != "lazy lazy lazy lazy firm lazy firm firm" {
+		t.Errorf("on record: %s", got)
+	}
+}
+
 func TestABatchIsBounded(t *testing.T) {
 	s := open(t, t.TempDir())
 	defer s.Close()

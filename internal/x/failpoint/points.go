@@ -40,7 +40,7 @@ const (
 	MachineRunning   Name = "machine.running"   // its state says so
 	StartKept        Name = "start.kept"        // the keeper has its handles and its deadline
 	StartLinked      Name = "start.linked"      // the gateway serves its link
-	StartUp          Name = "start.up"          // all three are done
+	StartUp          Name = "start.up"          // the keeper, the gateway and the guest are done
 	StartGreeted     Name = "start.greeted"     // its guest has answered
 	CreateMade       Name = "create.made"       // record and machine are there; the record says new
 	CreateFinished   Name = "create.finished"   // the record says running; the caller was not answered
