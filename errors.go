@@ -28,6 +28,7 @@ const (
 	CodeNoCapacity          Code = "no_capacity"
 	CodeGuestUnresponsive   Code = "guest_unresponsive"
 	CodeDiskFull            Code = "disk_full"
+	CodeBudgetExhausted     Code = "budget_exhausted"
 	CodeUnsupported         Code = "unsupported"
 	CodeShellBusy           Code = "shell_busy"
 	CodePortClosed          Code = "port_closed"
@@ -54,6 +55,7 @@ var (
 	ErrNoCapacity          = &Error{Code: CodeNoCapacity, Message: "no capacity for another sandbox right now"}
 	ErrGuestUnresponsive   = &Error{Code: CodeGuestUnresponsive, Message: "the sandbox does not answer"}
 	ErrDiskFull            = &Error{Code: CodeDiskFull, Message: "the disk is full"}
+	ErrBudgetExhausted     = &Error{Code: CodeBudgetExhausted, Message: "the project's budget is used up"}
 	ErrUnsupported         = &Error{Code: CodeUnsupported, Message: "not supported here"}
 	ErrShellBusy           = &Error{Code: CodeShellBusy, Message: "another command runs in this shell session"}
 	ErrPortClosed          = &Error{Code: CodePortClosed, Message: "nothing in the sandbox listens on that port"}

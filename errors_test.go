@@ -19,7 +19,7 @@ var sentinels = map[Code]*Error{
 	CodeTooLarge: ErrTooLarge, CodeRateLimited: ErrRateLimited, CodeUnavailable: ErrUnavailable,
 	CodeNoCapacity: ErrNoCapacity, CodeGuestUnresponsive: ErrGuestUnresponsive, CodeDiskFull: ErrDiskFull,
 	CodeUnsupported: ErrUnsupported, CodeShellBusy: ErrShellBusy, CodePortClosed: ErrPortClosed,
-	CodeCancelled: ErrCancelled, CodeInternal: ErrInternal,
+	CodeCancelled: ErrCancelled, CodeInternal: ErrInternal, CodeBudgetExhausted: ErrBudgetExhausted,
 }
 
 // Each Code constant in the source has a sentinel of that code, and no two are alike.

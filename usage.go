@@ -144,10 +144,92 @@ type Budget struct {
 	Cost float64       `json:"cost,omitempty"` // by the operator's rate card
 }
 
+// Period is how long a project's budget is for, by the calendar in UTC.
+type Period string
+
+// The periods there are.
+const (
+	PeriodHour  Period = "hour"
+	PeriodDay   Period = "day"
+	PeriodWeek  Period = "week" // from Monday
+	PeriodMonth Period = "month"
+)
+
+// Valid reports whether p is one of the above.
+func (p Period) Valid() bool {
+	return p == PeriodHour || p == PeriodDay || p == PeriodWeek || p == PeriodMonth
+}
+
+// Span returns the one of p's periods that t is in: from its first instant to the first of the
+// next. One that is not valid has none.
+func (p Period) Span(t time.Time) (from, until time.Time) {
+	t = t.UTC()
+	switch p {
+	case PeriodHour:
+		from = t.Truncate(time.Hour)
+		until = from.Add(time.Hour)
+	case PeriodDay:
+		from = t.Truncate(24 * time.Hour)
+		until = from.AddDate(0, 0, 1)
+	case PeriodWeek: // the zero time, which Truncate counts from, is a Monday
+		from = t.Truncate(7 * 24 * time.Hour)
+		until = from.AddDate(0, 0, 7)
+	case PeriodMonth:
+		from = time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
+		until = from.AddDate(0, 1, 0)
+	}
+	return from, until
+}
+
+// ProjectBudget is what all sandboxes of a project may use together in each period. When it is
+// used up they are stopped with [EndBudget], and no more are made before the next period.
+type ProjectBudget struct {
+	Budget
+	Period Period
+}
+
+// EveryProject stands for each project that is not named, where budgets are set.
+const EveryProject ProjectID = "*"
+
+// BudgetState is how far a project's budget is used up.
+type BudgetState struct {
+	ProjectBudget
+	From  time.Time // of the period that it is now
+	Until time.Time // when the next begins
+	Used  UsageTotal
+}
+
+// UsageBy is what a [UsageReport] has an entry for.
+type UsageBy string
+
+// What there may be an entry for.
+const (
+	UsageByInterval UsageBy = "interval" // also where nothing is said
+	UsageBySandbox  UsageBy = "sandbox"
+	UsageByProject  UsageBy = "project" // one entry, which is the total
+)
+
+// Valid reports whether b is one of the above.
+func (b UsageBy) Valid() bool {
+	return b == UsageByInterval || b == UsageBySandbox || b == UsageByProject
+}
+
+// UsageReport is one page of what was used, and the sum of all pages, as of one instant.
+type UsageReport struct {
+	Intervals []Usage        // by interval, cut at the bounds of the query
+	Sandboxes []SandboxUsage // by sandbox
+	Next      string         // the cursor of the next page, empty on the last
+	Total     UsageTotal
+	// Budget is the project's, for the period that it is now, whatever was asked for; nil = it
+	// has none.
+	Budget *BudgetState
+}
+
 // UsageQuery asks for one page of what a project used, oldest first.
 type UsageQuery struct {
 	Project ProjectID
 	Sandbox SandboxID // empty = all of the project
+	By      UsageBy   // empty = by interval
 	From    time.Time // zero times are no bounds; intervals are cut at them
 	To      time.Time
 	Cursor  string // from the previous page; empty = the first

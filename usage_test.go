@@ -102,3 +102,46 @@ func TestClip(t *testing.T) {
 		}
 	}
 }
+
+func TestPeriods(t *testing.T) {
+	at := func(s string) time.Time {
+		t.Helper()
+		x, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	for _, c := range []struct {
+		period          hutch.Period
+		at, from, until string
+	}{
+		{hutch.PeriodHour, "2026-03-01T12:59:59.999999999Z", "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z"},
+		{hutch.PeriodHour, "2026-03-01T00:10:00+05:30", "2026-02-28T18:00:00Z", "2026-02-28T19:00:00Z"},
+		{hutch.PeriodDay, "2026-12-31T23:59:59Z", "2026-12-31T00:00:00Z", "2027-01-01T00:00:00Z"},
+		{hutch.PeriodDay, "2026-01-01T00:30:00+01:00", "2025-12-31T00:00:00Z", "2026-01-01T00:00:00Z"},
+		{hutch.PeriodWeek, "2026-11-30T00:00:00Z", "2026-11-30T00:00:00Z", "2026-12-07T00:00:00Z"}, // a Monday
+		{hutch.PeriodWeek, "2026-11-29T23:59:59Z", "2026-11-23T00:00:00Z", "2026-11-30T00:00:00Z"},
+		{hutch.PeriodMonth, "2028-02-29T12:00:00Z", "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"},
+		{hutch.PeriodMonth, "2026-12-31T23:00:00-02:00", "2027-01-01T00:00:00Z", "2027-02-01T00:00:00Z"},
+	} {
+		from, until := c.period.Span(at(c.at))
+		if !c.period.Valid() || !from.Equal(at(c.from)) || !until.Equal(at(c.until)) || from.Location() != time.UTC || until.Location() != time.UTC {
+			t.Errorf("the %s of %s is from %s until %s, want %s and %s", c.period, c.at, from, until, c.from, c.until)
+		}
+		if again, _ := c.period.Span(until); !again.Equal(until) {
+			t.Errorf("after %s comes %s, from %s", from, c.period, again)
+		}
+	}
+	if from, until := hutch.Period("year").Span(at("2026-01-01T00:00:00Z")); hutch.Period("year").Valid() || !from.IsZero() || !until.IsZero() {
+		t.Errorf("a year is from %s until %s", from, until)
+	}
+	for _, by := range []hutch.UsageBy{hutch.UsageByInterval, hutch.UsageBySandbox, hutch.UsageByProject} {
+		if !by.Valid() {
+			t.Errorf("%q is not valid", by)
+		}
+	}
+	if hutch.UsageBy("month").Valid() {
+		t.Error("by month is valid")
+	}
+}

@@ -28,6 +28,21 @@ type UsageReport struct {
 	RateCard *RateCard    `json:"rate_card,omitempty"` // left out when the operator has none
 	Usage    []UsageEntry `json:"usage"`               // one page
 	Total    UsageEntry   `json:"total"`               // of all pages
+	// Budget is left out when the project has none.
+	Budget *ProjectBudget `json:"budget,omitempty"`
+}
+
+// ProjectBudget is what all sandboxes of the project may use together in the period that it is
+// now, and what they have used of it. When it is used up they end, and creates are refused until
+// the next period. The operator sets it.
+type ProjectBudget struct {
+	Period         hutch.Period `json:"period"` // by the calendar, in UTC
+	From           time.Time    `json:"from"`
+	Until          time.Time    `json:"until"`                 // when the next one begins
+	CPUSeconds     *float64     `json:"cpu_seconds,omitempty"` // of active CPU time; nil = no limit
+	Cost           *float64     `json:"cost,omitempty"`        // in the currency of the rate card; nil = no limit
+	UsedCPUSeconds float64      `json:"used_cpu_seconds"`
+	UsedCost       *float64     `json:"used_cost,omitempty"` // nil without a rate card
 }
 
 // UsageEntry is what was used in one interval, by one sandbox, or in all. A paused sandbox

@@ -25,7 +25,7 @@ func TestReadRates(t *testing.T) {
 		"an unknown rate": {`{"currency": "USD", "gpu_hour": 1}`, hutch.RateCard{}, "gpu_hour"},
 		"two cards":       {`{"currency": "USD"} {"currency": "EUR"}`, hutch.RateCard{}, "follows"},
 		"no card":         {``, hutch.RateCard{}, "not a rate card"},
-		"a book":          {strings.Repeat(" ", maxCardBytes) + `{"currency": "USD"}`, hutch.RateCard{}, "too large"},
+		"a book":          {strings.Repeat(" ", maxSettingBytes) + `{"currency": "USD"}`, hutch.RateCard{}, "too large"},
 	} {
 		path := filepath.Join(t.TempDir(), "card.json")
 		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {

@@ -50,6 +50,7 @@ type server struct {
 	control *control.Control
 	rt      *gvisor.Runtime
 	builder *template.Builder
+	budgets *budgetFile // nil = projects have none
 	node    *node.Node
 	metrics *obs.Metrics
 	reg     *prometheus.Registry
@@ -170,6 +171,12 @@ func (s *server) openNode() error {
 	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log, Temp: s.cfg.leftovers(builder), EndSilent: s.cfg.silence()},
 		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
 	s.control.Attach(s.node)
+	if path := s.cfg.budgets; path != "" {
+		s.budgets = &budgetFile{path: path, set: s.control.SetProjectBudgets, log: s.log}
+		if err := s.budgets.load(); err != nil {
+			return fmt.Errorf("--project-budgets %s: %w", path, err)
+		}
+	}
 	obs.Prepared(s.reg, func() int { return len(s.node.Prepared()) })
 	return nil
 }
@@ -241,6 +248,9 @@ func (s *server) run(told context.Context) error {
 	g.Go(func() error { return s.keeper.run(drained) })
 	g.Go(func() error { return s.egress.run(drained) })
 	g.Go(func() error { return s.node.Run(ctx) })
+	if s.budgets != nil {
+		g.Go(func() error { return s.budgets.run(ctx) })
+	}
 	g.Go(func() error {
 		s.builder.Sweep() // what the last run was building is on record as failed by now, or will be
 		if err := s.control.Recover(ctx); err != nil {

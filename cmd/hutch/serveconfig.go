@@ -31,6 +31,7 @@ type serveConfig struct {
 	// projectCPUs is what all sandboxes of a project may use together; 0 = any number.
 	projectCPUs int
 	rateCard    string            // file of what is charged; empty = nothing is
+	budgets     string            // file of what projects may use; empty = no limit
 	profiles    map[string]string // of sandboxes that ask for none, by project
 	recipes     string            // directory of further recipes
 	builds      template.ServiceConfig
@@ -121,6 +122,9 @@ func newServe() *cobra.Command {
 			if err := cfg.readRates(); err != nil {
 				return err
 			}
+			if err := cfg.readBudgets(); err != nil {
+				return err
+			}
 			if err := cfg.readProfiles(); err != nil {
 				return err
 			}
@@ -147,6 +151,7 @@ func newServe() *cobra.Command {
 	f.DurationVar(&cfg.control.AuditFor, "audit-retention", 30*24*time.Hour, "how long audited calls are remembered")
 	f.DurationVar(&cfg.control.UsageFor, "usage-retention", 90*24*time.Hour, "how long what ended sandboxes used is remembered")
 	f.StringVar(&cfg.rateCard, "rate-card", "", "file of what is charged, in JSON; see docs/usage.md")
+	f.StringVar(&cfg.budgets, "project-budgets", "", "file of what projects may use in a period, in JSON, read again when it changes; see docs/usage.md")
 	f.IntVar(&cfg.control.MaxSandboxes, "max-sandboxes", 1000, "most sandboxes alive at once")
 	f.DurationVar(&cfg.control.MaxAge, "max-age", 0, "longest life of a sandbox from its creation, however often it is extended; 0 is none")
 	f.IntVar(&cfg.control.ProjectSandboxes, "project-max-sandboxes", 0, "most sandboxes alive at once of one project; 0 is any number")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,8 @@ func newUsage(a *app) *cobra.Command {
 		Use:   "usage [SANDBOX]",
 		Short: "Print what sandboxes used, and what it costs",
 		Long: "Prints what each sandbox used from its start to its end, dead ones too, and what that\n" +
-			"costs by the rate card of the server. With --explain, how that comes about.",
+			"costs by the rate card of the server. With --explain, how that comes about. If the\n" +
+			"project has a budget, how far that is used up for this period.",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -98,7 +100,28 @@ func (a *app) printReport(r api.UsageReport) error {
 	if len(r.Usage) != 1 {
 		line("in all", "", r.Total)
 	}
-	return a.table(rows)
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	return a.printBudget(r)
+}
+
+// printBudget prints how far the project's budget is used up, if it has one.
+func (a *app) printBudget(r api.UsageReport) error {
+	b := r.Budget
+	if b == nil {
+		return nil
+	}
+	var parts []string
+	if b.CPUSeconds != nil {
+		parts = append(parts, fmt.Sprintf("%.3f of %.3f CPU-seconds", b.UsedCPUSeconds, *b.CPUSeconds))
+	}
+	if b.Cost != nil && b.UsedCost != nil && r.RateCard != nil {
+		parts = append(parts, fmt.Sprintf("%.6f of %.6f %s", *b.UsedCost, *b.Cost, r.RateCard.Currency))
+	}
+	_, err := fmt.Fprintf(a.Stdout, "\nThe project has used %s for this %s, which ends %s.\n",
+		clean(strings.Join(parts, " and ")), clean(string(b.Period)), b.Until.UTC().Format(time.RFC3339))
+	return err
 }
 
 // seconds of the API as a duration.
@@ -124,10 +147,11 @@ func (a *app) explain(id hutch.SandboxID, r api.UsageReport) error {
 		return err
 	}
 	if r.RateCard == nil {
-		_, err := io.WriteString(a.Stdout, "\nThe server has no rate card, so nothing of it costs anything: see `hutch serve --rate-card`.\n")
-		return err
+		if _, err := io.WriteString(a.Stdout, "\nThe server has no rate card, so nothing of it costs anything: see `hutch serve --rate-card`.\n"); err != nil {
+			return err
+		}
 	}
-	return nil
+	return a.printBudget(r)
 }
 
 // billRows is the table of a bill.

@@ -46,7 +46,7 @@ func TestBudget(t *testing.T) {
 		{card, hutch.Budget{Cost: 10.5}, ""},
 		{card, hutch.Budget{CPU: time.Hour, Cost: 9.5}, "it cost 10.000000 of its 9.500000 EUR"},
 	} {
-		if got := x.c.overBudget(x.b, used); got != x.want {
+		if got := x.c.overBudget("it", x.b, used); got != x.want {
 			t.Errorf("%+v: %q, want %q", x.b, got, x.want)
 		}
 	}

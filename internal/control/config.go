@@ -61,6 +61,9 @@ func (c Config) withDefaults() Config {
 	num(&c.MaxSandboxes, 1000)
 	num(&c.Creates, 2*runtime.NumCPU())
 	num(&c.Queue, 256)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	if c.Overcommit == 0 {
 		c.Overcommit = DefaultOvercommit
 	}

@@ -2,9 +2,10 @@
 //
 // It owns every sandbox's record and its changes of state, admission, deadlines as rows, the
 // records of commands, templates and their builds, audited calls and events, what was measured
-// of sandboxes within the last hour, and what each is charged (ledger.go, usage.go). It acts on
-// no host: what must be done to a sandbox it asks of [Nodes], with the sandbox's epoch, and
-// what happens there unasked it is told (SandboxEnded and its like, in reports.go).
+// of sandboxes within the last hour, what each is charged (ledger.go, usage.go), and what they and
+// their projects may use (budget.go, projectbudget.go). It acts on no host: what must be done to
+// a sandbox it asks of [Nodes], with the sandbox's epoch, and what happens there unasked it is
+// told (SandboxEnded and its like, in reports.go).
 //
 // A change of state is three steps: Begin in the store, which raises the epoch; the
 // act on the node under that epoch; Finish in the store, which does nothing if the
@@ -174,6 +175,9 @@ type Config struct {
 	Prepare    int           // machines kept ready at the most; 0 = none
 	PrepareFor time.Duration // how long a create is a reason to keep one like it ready; 5 min
 
+	// Now says in which period of a project's budget it is; time.Now.
+	Now func() time.Time
+
 	ReconcileEvery time.Duration // how often records and host are compared; 1 min
 	SecondLook     time.Duration // how long after the first look the second is taken; 2 s
 }
@@ -202,6 +206,8 @@ type Control struct {
 	tails     *quota.Quota[hutch.ProjectID]
 	meter     *meter
 	ledger    *ledger
+	budgets   projectBudgets
+	counting  claims[hutch.ProjectID] // projects whose use in a period is being read from the records
 	builds    *builds
 	audit     *auditLog
 

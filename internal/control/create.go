@@ -59,6 +59,9 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 	if err != nil {
 		return hutch.Sandbox{}, err
 	}
+	if err := c.askBudget(ctx, sb.Project); err != nil {
+		return hutch.Sandbox{}, err
+	}
 	if err := c.admission.ask(sb, begun); err != nil {
 		return hutch.Sandbox{}, err
 	}

@@ -29,6 +29,7 @@ type ledger struct {
 	accounts map[hutch.SandboxID]*account
 	closed   []hutch.Usage // intervals that grow no more and are not stored yet
 	takers   int           // who have taken intervals and have not given back
+	spent    map[hutch.ProjectID]*spent
 }
 
 // account is what one sandbox is charged.
@@ -70,7 +71,9 @@ type look struct {
 	state hutch.State
 }
 
-func newLedger() *ledger { return &ledger{accounts: map[hutch.SandboxID]*account{}} }
+func newLedger() *ledger {
+	return &ledger{accounts: map[hutch.SandboxID]*account{}, spent: map[hutch.ProjectID]*spent{}}
+}
 
 // open begins to charge a sandbox from at on; total is what it was charged before. One that
 // is charged already stays as it is. An instant that is yet to come, by a clock that has been
@@ -187,6 +190,9 @@ func (l *ledger) chargeLocked(id hutch.SandboxID, a *account, r reading) (change
 	changed = cpus(u) > sameCPU || differ(a.last.memory, r.memory) || differ(a.last.disk, r.disk)
 	a.at, a.seen, a.last = u.To, r.at, r
 	a.total.Add(u)
+	if s := l.spent[a.project]; s != nil {
+		s.addLocked(id, u)
+	}
 	switch {
 	case a.row.From.IsZero():
 		a.row = u

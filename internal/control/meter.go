@@ -157,6 +157,7 @@ func (c *Control) sampling(ctx context.Context) {
 		for _, k := range c.ledger.due(time.Now(), c.activity.lastUse) {
 			c.measure(ctx, k)
 		}
+		c.endOverspent(ctx)
 		if now := time.Now(); now.Sub(written) >= flushEvery {
 			c.writeUsage(ctx, choice{})
 			written = now

@@ -203,7 +203,7 @@ func (c *Control) purge(ctx context.Context, now time.Time) {
 		_, err = c.store.PurgeAudit(ctx, now.Add(-c.cfg.AuditFor))
 	}
 	if err == nil {
-		_, err = c.store.PurgeUsage(ctx, now.Add(-c.cfg.UsageFor))
+		_, err = c.store.PurgeUsage(ctx, c.usageNeeded(now))
 	}
 	if err != nil {
 		if ctx.Err() == nil {

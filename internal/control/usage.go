@@ -41,7 +41,7 @@ func (c *Control) measure(ctx context.Context, k look) {
 		return // it is ending, or being changed: there is another look soon
 	}
 	total, budget := c.ledger.charge(k.id, reading{s.At, cpu, s.WorkingSet, s.Disk}, c.pace())
-	if detail := c.overBudget(budget, total); detail != "" {
+	if detail := c.overBudget("it", budget, total); detail != "" {
 		c.wg.Go(func() { c.endDue(ctx, k.id, owedEnd{k.epoch, hutch.EndBudget, detail}) })
 	}
 	if k.state == hutch.StateRunning && c.meter.wants(k.id, s.At, c.cfg.SampleEvery) {
@@ -96,6 +96,13 @@ const maxWrite = 1000
 
 // writeUsage stores intervals. What fails is kept for the next time.
 func (c *Control) writeUsage(ctx context.Context, which choice) {
+	if err := c.storeUsage(ctx, which); err != nil && ctx.Err() == nil {
+		c.log.Error("charge", "op", "usage", "error", err)
+	}
+}
+
+// storeUsage does, and says whether all of them are on record.
+func (c *Control) storeUsage(ctx context.Context, which choice) error {
 	rows := c.ledger.take(which)
 	defer c.ledger.giveBack()
 	for len(rows) > 0 {
@@ -103,14 +110,12 @@ func (c *Control) writeUsage(ctx context.Context, which choice) {
 		err := c.store.AppendUsage(ctx, rows[:n]...)
 		failpoint.At(failpoint.UsageStored)
 		if err != nil {
-			if ctx.Err() == nil {
-				c.log.Error("store usage", "op", "usage", "error", err)
-			}
-			return
+			return fmt.Errorf("store usage: %w", err)
 		}
 		c.ledger.stored(rows[:n])
 		rows = rows[n:]
 	}
+	return nil
 }
 
 // caughtUp stores what is known of what q asks for. Of one sandbox that is all up to now; of
@@ -135,50 +140,42 @@ func (c *Control) caughtUp(ctx context.Context, q hutch.UsageQuery) (store.Usage
 	return f, nil
 }
 
-// UsageIntervals returns one page of what was used, interval by interval, cut at the bounds
-// of q, and the cursor of the next.
-func (c *Control) UsageIntervals(ctx context.Context, q hutch.UsageQuery) ([]hutch.Usage, string, error) {
+// UsageReport returns what q asks for. It measures once: its entries are of the same instant
+// as its total.
+func (c *Control) UsageReport(ctx context.Context, q hutch.UsageQuery) (hutch.UsageReport, error) {
+	var out hutch.UsageReport
 	f, err := c.caughtUp(ctx, q)
 	if err != nil {
-		return nil, "", err
+		return out, err
 	}
-	l, next, err := c.store.Usage(ctx, f, store.Page{Cursor: q.Cursor, Limit: q.Limit})
+	err = c.store.ReadUsage(ctx, func(r store.UsageReader) (err error) {
+		page := store.Page{Cursor: q.Cursor, Limit: q.Limit}
+		switch q.By {
+		case hutch.UsageByProject:
+		case hutch.UsageBySandbox:
+			out.Sandboxes, out.Next, err = r.UsageBySandbox(ctx, f, page)
+		default:
+			out.Intervals, out.Next, err = r.Usage(ctx, f, page)
+		}
+		if err == nil {
+			out.Total, err = r.UsageTotal(ctx, f)
+		}
+		return err
+	})
 	if err != nil {
-		return nil, "", fmt.Errorf("list usage: %w", err)
+		return hutch.UsageReport{}, fmt.Errorf("report usage: %w", err)
 	}
-	out := l[:0]
-	for _, u := range l {
+	if out.Budget, err = c.budgetState(ctx, q.Project); err != nil {
+		return hutch.UsageReport{}, err
+	}
+	whole := out.Intervals
+	out.Intervals = whole[:0]
+	for _, u := range whole {
 		if u, ok := u.Clip(q.From, q.To); ok {
-			out = append(out, u)
+			out.Intervals = append(out.Intervals, u)
 		}
 	}
-	return out, next, nil
-}
-
-// UsageBySandbox returns one page of what each sandbox used, and the cursor of the next.
-func (c *Control) UsageBySandbox(ctx context.Context, q hutch.UsageQuery) ([]hutch.SandboxUsage, string, error) {
-	f, err := c.caughtUp(ctx, q)
-	if err != nil {
-		return nil, "", err
-	}
-	l, next, err := c.store.UsageBySandbox(ctx, f, store.Page{Cursor: q.Cursor, Limit: q.Limit})
-	if err != nil {
-		return nil, "", fmt.Errorf("list usage by sandbox: %w", err)
-	}
-	return l, next, nil
-}
-
-// UsageTotal returns the sum of what q asks for, whatever its page.
-func (c *Control) UsageTotal(ctx context.Context, q hutch.UsageQuery) (hutch.UsageTotal, error) {
-	f, err := c.caughtUp(ctx, q)
-	if err != nil {
-		return hutch.UsageTotal{}, err
-	}
-	t, err := c.store.UsageTotal(ctx, f)
-	if err != nil {
-		return t, fmt.Errorf("sum usage: %w", err)
-	}
-	return t, nil
+	return out, nil
 }
 
 // RateCard returns what the operator charges; nil if nothing was said.

@@ -46,6 +46,7 @@ var renderings = map[hutch.Code]rendering{
 	hutch.CodeNoCapacity:          {http.StatusServiceUnavailable, connect.CodeUnavailable, "sandbox_capacity_unavailable"},
 	hutch.CodeGuestUnresponsive:   {http.StatusServiceUnavailable, connect.CodeUnavailable, ""},
 	hutch.CodeDiskFull:            {http.StatusInsufficientStorage, connect.CodeResourceExhausted, ""},
+	hutch.CodeBudgetExhausted:     {http.StatusPaymentRequired, connect.CodeResourceExhausted, ""},
 	hutch.CodeUnsupported:         {http.StatusNotImplemented, connect.CodeUnimplemented, ""},
 	hutch.CodeShellBusy:           {http.StatusConflict, connect.CodeFailedPrecondition, ""},
 	hutch.CodePortClosed:          {http.StatusBadGateway, connect.CodeUnavailable, ""},
@@ -92,11 +93,11 @@ const retryAfter = time.Second
 func writeFailure(w http.ResponseWriter, err error) int {
 	he := classify(err)
 	shown := renderingOf(he.Code)
-	if shown.status == http.StatusTooManyRequests || shown.status == http.StatusServiceUnavailable {
-		wait := he.RetryAfter
-		if wait <= 0 {
-			wait = retryAfter
-		}
+	wait := he.RetryAfter
+	if wait <= 0 && (shown.status == http.StatusTooManyRequests || shown.status == http.StatusServiceUnavailable) {
+		wait = retryAfter
+	}
+	if wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
 	}
 	writeJSON(w, shown.status, failure{Code: shown.status, Message: he.Message, ErrorCode: shown.slug})

@@ -129,6 +129,7 @@ func TestFailuresOfTheService(t *testing.T) {
 	}{
 		{hutch.ErrRateLimited, 429, "1", ""},
 		{&hutch.Error{Code: hutch.CodeNoCapacity, Message: "full", RetryAfter: 1500 * time.Millisecond}, 503, "2", "sandbox_capacity_unavailable"},
+		{&hutch.Error{Code: hutch.CodeBudgetExhausted, Message: "used up", RetryAfter: 30 * 24 * time.Hour}, 402, "2592000", ""},
 		{errors.New("a secret path"), 500, "", "internal_server_error"},
 		{hutch.ErrForbidden, 403, "", ""},
 	} {

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -13,80 +12,44 @@ import (
 func (a *API) usageReport(w http.ResponseWriter, r *http.Request) error {
 	q := newQuery(r)
 	want := hutch.UsageQuery{
-		Project: project(r), Sandbox: hutch.SandboxID(q.str("sandbox_id")),
+		Project: project(r), Sandbox: hutch.SandboxID(q.str("sandbox_id")), By: hutch.UsageBy(q.str("by")),
 		From: q.instant("from", time.Time{}), To: q.instant("to", time.Time{}),
 		Cursor: q.str("cursor"), Limit: q.limit(maxPage),
 	}
-	by := q.str("by")
 	if q.err == nil {
-		q.err = checkUsage(by, want)
+		q.err = checkUsage(want)
 	}
 	if err := q.check(); err != nil {
 		return err
 	}
+	report, err := a.svc.Billing.UsageReport(r.Context(), want)
+	if err != nil {
+		return err
+	}
 	b := biller{a.svc.Billing.RateCard()}
-	total, err := a.svc.Billing.UsageTotal(r.Context(), want)
-	if err != nil {
-		return err
+	out := api.UsageReport{From: want.From.UTC(), To: want.To.UTC(), Usage: b.entries(want, report), Total: b.entry(report.Total)}
+	if report.Budget != nil {
+		out.Budget = b.budget(*report.Budget)
 	}
-	entries, next, err := a.usageEntries(r.Context(), b, by, want, total)
-	if err != nil {
-		return err
-	}
-	out := api.UsageReport{From: want.From.UTC(), To: want.To.UTC(), Usage: entries, Total: b.entry(total)}
 	if c := b.card; c != nil {
 		out.RateCard = &api.RateCard{
 			Currency: c.Currency, CPUHour: c.CPUHour, MemoryGiBHour: c.MemoryGiBHour, DiskGiBHour: c.DiskGiBHour, EgressGiB: c.EgressGiB,
 		}
 	}
-	nextPage(w, r, next)
+	nextPage(w, r, report.Next)
 	return writeJSON(w, http.StatusOK, out)
 }
 
-// What a report has an entry for.
-const (
-	byInterval = "interval" // also when nothing is said
-	bySandbox  = "sandbox"
-	byProject  = "project"
-)
-
-func checkUsage(by string, q hutch.UsageQuery) error {
+func checkUsage(q hutch.UsageQuery) error {
 	switch {
-	case by != "" && by != byInterval && by != bySandbox && by != byProject:
+	case q.By != "" && !q.By.Valid():
 		return hutch.FieldErrorf("by", "must be interval, sandbox or project")
 	case !q.To.IsZero() && !q.To.After(q.From):
 		return hutch.FieldErrorf("to", "must be after from")
-	case by == byProject && q.Cursor != "":
+	case q.By == hutch.UsageByProject && q.Cursor != "":
 		return hutch.FieldErrorf("cursor", "has no meaning with by=project: there is one entry")
 	}
 	return nil
-}
-
-// usageEntries is one page of a report whose sum is total.
-func (a *API) usageEntries(ctx context.Context, b biller, by string, q hutch.UsageQuery, total hutch.UsageTotal) (out []api.UsageEntry, next string, err error) {
-	out = []api.UsageEntry{}
-	switch by {
-	case bySandbox:
-		l, next, err := a.svc.Billing.UsageBySandbox(ctx, q)
-		for _, u := range l {
-			e := b.entry(u.Total)
-			e.SandboxID, e.From, e.To = u.Sandbox, micro(u.From), micro(u.To)
-			out = append(out, e)
-		}
-		return out, next, err
-	case byProject:
-		if total.Wall > 0 {
-			e := b.entry(total)
-			e.Project = q.Project
-			out = append(out, e)
-		}
-		return out, "", nil
-	}
-	l, next, err := a.svc.Billing.UsageIntervals(ctx, q)
-	for _, u := range l {
-		out = append(out, b.interval(u))
-	}
-	return out, next, err
 }
 
 // micro is t as the API shows the bounds of intervals: UTC, whole microseconds.
@@ -108,12 +71,44 @@ func (b biller) entry(t hutch.UsageTotal) api.UsageEntry {
 	return e
 }
 
+// entries are those of one page of a report.
+func (b biller) entries(q hutch.UsageQuery, r hutch.UsageReport) []api.UsageEntry {
+	out := []api.UsageEntry{}
+	if q.By == hutch.UsageByProject && r.Total.Wall > 0 {
+		e := b.entry(r.Total)
+		e.Project = q.Project
+		out = append(out, e)
+	}
+	for _, u := range r.Sandboxes {
+		e := b.entry(u.Total)
+		e.SandboxID, e.From, e.To = u.Sandbox, micro(u.From), micro(u.To)
+		out = append(out, e)
+	}
+	for _, u := range r.Intervals {
+		out = append(out, b.interval(u))
+	}
+	return out
+}
+
 func (b biller) interval(u hutch.Usage) api.UsageEntry {
 	var t hutch.UsageTotal
 	t.Add(u)
 	e := b.entry(t)
 	e.SandboxID, e.State, e.From, e.To = u.Sandbox, u.State, micro(u.From), micro(u.To)
 	return e
+}
+
+// budget shows how far a project's budget is used up.
+func (b biller) budget(s hutch.BudgetState) *api.ProjectBudget {
+	out := &api.ProjectBudget{Period: s.Period, From: s.From, Until: s.Until, UsedCPUSeconds: s.Used.CPU.Seconds()}
+	if limits := showBudget(s.Budget); limits != nil {
+		out.CPUSeconds, out.Cost = limits.CPUSeconds, limits.Cost
+	}
+	if b.card != nil {
+		cost := b.card.Cost(s.Used)
+		out.UsedCost = &cost
+	}
+	return out
 }
 
 // budget reads what a create says of a budget.

@@ -63,6 +63,31 @@ func TestUsageReport(t *testing.T) {
 		t.Errorf("the last page: %+v", r)
 	}
 	b.as(httpapitest.ReadKey).do("GET", "/v1/usage", "").want(200)
+	if r.Budget != nil {
+		t.Errorf("a budget where there is none: %+v", r.Budget)
+	}
+	until := httpapitest.Epoch.Add(time.Hour)
+	state := hutch.BudgetState{
+		ProjectBudget: hutch.ProjectBudget{Budget: hutch.Budget{CPU: 1500 * time.Millisecond}, Period: hutch.PeriodDay},
+		From:          httpapitest.Epoch, Until: until, Used: hutch.UsageTotal{CPU: time.Hour},
+	}
+	for _, c := range []struct {
+		card *hutch.RateCard
+		cost float64
+		used float64 // -1 = not said
+	}{{nil, 0, -1}, {&card, 2, 0.054}} {
+		state.Cost = c.cost
+		b.SetBill(httpapitest.Bill{Card: c.card, Budget: &state})
+		r, _ = get("?by=project")
+		got := r.Budget
+		if got == nil || got.Period != hutch.PeriodDay || !got.From.Equal(httpapitest.Epoch) || !got.Until.Equal(until) ||
+			*got.CPUSeconds != 1.5 || got.UsedCPUSeconds != 3600 || (got.Cost == nil) != (c.cost == 0) || (got.UsedCost == nil) != (c.used < 0) {
+			t.Fatalf("the budget: %+v", got)
+		}
+		if c.used >= 0 && (math.Abs(*got.UsedCost-c.used) > 1e-9 || *got.Cost != c.cost) {
+			t.Errorf("the budget in money: %g of %g", *got.UsedCost, *got.Cost)
+		}
+	}
 
 	b.SetBill(httpapitest.Bill{})
 	if r, _ = get("?by=project"); len(r.Usage) != 0 || r.Usage == nil || r.RateCard != nil || r.Total.Cost != nil {

@@ -232,7 +232,7 @@ var wireTypes = map[string]any{
 	"ExecRequest": api.ExecRequest{}, "ExecResult": api.ExecResult{}, "File": api.File{},
 	"FileChange": api.FileChange{}, "FileMatch": api.FileMatch{}, "FileMatches": api.FileMatches{},
 	"FileTarget": api.FileTarget{}, "Health": api.Health{}, "Key": api.Key{}, "Lifecycle": api.Lifecycle{},
-	"Budget": api.Budget{}, "RateCard": api.RateCard{}, "UsageEntry": api.UsageEntry{}, "UsageReport": api.UsageReport{},
+	"Budget": api.Budget{}, "ProjectBudget": api.ProjectBudget{}, "RateCard": api.RateCard{}, "UsageEntry": api.UsageEntry{}, "UsageReport": api.UsageReport{},
 	"Leak": api.Leak{}, "Leaks": api.Leaks{},
 	"LogLine": api.LogLine{}, "MakeDirectory": api.MakeDirectory{}, "Me": api.Me{},
 	"MoveFile": api.MoveFile{}, "MuxReply": api.MuxReply{}, "MuxRequest": api.MuxRequest{},
@@ -355,6 +355,7 @@ var enumTypes = map[reflect.Type]string{
 	reflect.TypeFor[hutch.FileType](): "FileType", reflect.TypeFor[hutch.FileOp](): "FileOp",
 	reflect.TypeFor[hutch.Code](): "ErrorCode", reflect.TypeFor[api.Status](): "Status",
 	reflect.TypeFor[hutch.Profile](): "Profile", reflect.TypeFor[hutch.TraceKind](): "TraceKind",
+	reflect.TypeFor[hutch.Period](): "Period",
 }
 
 func describeGo(t reflect.Type) string {
@@ -390,7 +391,7 @@ func describeGo(t reflect.Type) string {
 // Enums in native.yaml are the constants of the Go types, read from their source.
 func TestEnumsAgreeWithConstants(t *testing.T) {
 	want := map[string][]string{}
-	for _, file := range []string{"../../sandbox.go", "../../state.go", "../../exec.go", "../../key.go", "../../files.go", "../../leaks.go", "../../api/sandbox.go"} {
+	for _, file := range []string{"../../sandbox.go", "../../state.go", "../../exec.go", "../../key.go", "../../files.go", "../../leaks.go", "../../usage.go", "../../api/sandbox.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -415,6 +416,7 @@ func TestEnumsAgreeWithConstants(t *testing.T) {
 		"DiskTier": "DiskTier", "State": "State", "Transition": "Transition", "SandboxEnd": "SandboxEnd",
 		"ExecEnd": "ExecEndReason", "Scope": "Scope", "Status": "Status",
 		"FileType": "FileType", "FileOp": "FileOp", "Profile": "Profile", "TraceKind": "TraceKind",
+		"Period": "Period",
 	} {
 		got, w := s.enum(schemaName), slices.Clone(want[goName])
 		slices.Sort(got)

@@ -98,13 +98,9 @@ type Meter interface {
 
 // Billing says what was used.
 type Billing interface {
-	// UsageIntervals returns a page of intervals, cut at the bounds asked for, and the cursor
-	// of the next, empty on the last.
-	UsageIntervals(ctx context.Context, q hutch.UsageQuery) ([]hutch.Usage, string, error)
-	// UsageBySandbox returns a page of sums, one for each sandbox.
-	UsageBySandbox(ctx context.Context, q hutch.UsageQuery) ([]hutch.SandboxUsage, string, error)
-	// UsageTotal is the sum of all pages.
-	UsageTotal(ctx context.Context, q hutch.UsageQuery) (hutch.UsageTotal, error)
+	// UsageReport returns a page of what was used, cut at the bounds asked for, with the sum
+	// of all pages, both as of one instant.
+	UsageReport(ctx context.Context, q hutch.UsageQuery) (hutch.UsageReport, error)
 	// RateCard is what the operator charges; nil = it has not said.
 	RateCard() *hutch.RateCard
 }

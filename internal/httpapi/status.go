@@ -31,6 +31,7 @@ var statuses = map[hutch.Code]int{
 	hutch.CodeNoCapacity:          http.StatusServiceUnavailable,
 	hutch.CodeGuestUnresponsive:   http.StatusBadGateway,
 	hutch.CodeDiskFull:            http.StatusInsufficientStorage,
+	hutch.CodeBudgetExhausted:     http.StatusPaymentRequired,
 	hutch.CodeShellBusy:           http.StatusConflict,
 	hutch.CodePortClosed:          http.StatusBadGateway,
 	hutch.CodeUnsupported:         http.StatusNotImplemented,

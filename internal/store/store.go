@@ -239,18 +239,27 @@ type UsageFilter struct {
 	To      time.Time // only what began before it
 }
 
-// UsageLog keeps what sandboxes used, also after their records are purged.
-type UsageLog interface {
-	// AppendUsage stores intervals. One that begins when a stored one of its sandbox does
-	// replaces that, unless that ends later: the last of a living sandbox grows, and late
-	// news does nothing. One that does not end after its begin is hutch.ErrInternal.
-	AppendUsage(ctx context.Context, rows ...hutch.Usage) error
+// UsageReader reads what sandboxes used.
+type UsageReader interface {
 	// Usage lists whole intervals, first stored first, paged as Sandboxes pages.
 	Usage(ctx context.Context, f UsageFilter, p Page) ([]hutch.Usage, string, error)
 	// UsageTotal is the sum of the intervals, cut at From and To as hutch.Usage.Clip cuts.
 	UsageTotal(ctx context.Context, f UsageFilter) (hutch.UsageTotal, error)
 	// UsageBySandbox lists such sums for each sandbox, the one first stored first.
 	UsageBySandbox(ctx context.Context, f UsageFilter, p Page) ([]hutch.SandboxUsage, string, error)
+}
+
+// UsageLog keeps what sandboxes used, also after their records are purged.
+type UsageLog interface {
+	UsageReader
+	// AppendUsage stores intervals. One that begins when a stored one of its sandbox does
+	// replaces that, unless that ends later: the last of a living sandbox grows, and late
+	// news does nothing. One that does not end after its begin is hutch.ErrInternal.
+	AppendUsage(ctx context.Context, rows ...hutch.Usage) error
+	// ReadUsage hands read the log as it is at one instant: what it finds first does not
+	// change while it goes on, whatever is stored meanwhile. It returns what read does. The
+	// reader is of no use afterwards.
+	ReadUsage(ctx context.Context, read func(UsageReader) error) error
 	// PurgeUsage removes intervals that ended before t, but of no sandbox that lives, and
 	// says how many.
 	PurgeUsage(ctx context.Context, t time.Time) (int, error)

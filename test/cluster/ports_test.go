@@ -186,6 +186,10 @@ func (s faultyStore) AppendUsage(ctx context.Context, rows ...hutch.Usage) error
 	return s.do("AppendUsage", func() error { return s.Store.AppendUsage(ctx, rows...) })
 }
 
+func (s faultyStore) ReadUsage(ctx context.Context, read func(store.UsageReader) error) error {
+	return s.do("ReadUsage", func() error { return s.Store.ReadUsage(ctx, read) })
+}
+
 func (s faultyStore) UsageBySandbox(ctx context.Context, f store.UsageFilter, p store.Page) (l []hutch.SandboxUsage, next string, err error) {
 	err = s.do("UsageBySandbox", func() (err error) { l, next, err = s.Store.UsageBySandbox(ctx, f, p); return err })
 	return l, next, err

@@ -49,6 +49,7 @@ type world struct {
 
 	control control.Config
 	node    node.Config
+	budgets map[hutch.ProjectID]hutch.ProjectBudget
 	*server
 
 	next     hutch.SandboxID // that a fault walk makes
@@ -150,6 +151,9 @@ func (w *world) begin() {
 	}
 	s.links = egressPort{w.egress, newFaults()}
 	s.c = control.New(w.control, s.store, w.tally, w.logger())
+	if err := s.c.SetProjectBudgets(w.budgets); err != nil {
+		w.t.Fatal(err)
+	}
 	cfg := w.node
 	cfg.Log = w.logger()
 	s.n = node.New(cfg, s.rt, s.keeper, s.links, s.c)

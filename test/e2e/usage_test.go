@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +85,52 @@ func TestUsageOfARealSandbox(t *testing.T) {
 	if total.Cost == nil || math.Abs(*total.Cost-want) > 1e-9 || mean < 4 || mean > 600 || total.DiskGiBSeconds <= 0 || total.EgressBytes != 0 {
 		t.Errorf("the bill: %+v, want a cost of %g; %g MiB on average", total, want, mean)
 	}
+}
+
+// What a project may use ends all its sandboxes, and refuses more until there is more.
+func TestBudgetOfAProject(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "budgets.json")
+	set := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(`{"*": {"period": "month", "cpu_seconds": 2}}`)
+	s := own(t, "--project-budgets", file)
+	busy, idle := s.create(t, api.CreateSandbox{}), s.create(t, api.CreateSandbox{})
+	s.background(t, busy.ID, "while :; do :; done")
+	var e *client.Error
+	for _, sb := range []api.Sandbox{busy, idle} {
+		var err error
+		eventually(t, "the project's sandboxes are gone", func() bool {
+			_, err = s.client.Sandbox(t.Context(), sb.ID)
+			return err != nil
+		})
+		if !errors.As(err, &e) || e.EndReason != hutch.EndBudget || !strings.Contains(e.Message, "of its 2.000 CPU-seconds for this month") {
+			t.Errorf("a sandbox of the project: %v", err)
+		}
+	}
+	exhausted := func() bool {
+		_, err := s.client.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base"})
+		return errors.As(err, &e) && e.Code == hutch.CodeBudgetExhausted && e.Status == http.StatusPaymentRequired && e.RetryAfter > 0
+	}
+	if !exhausted() {
+		t.Error("a create is not refused")
+	}
+	if b := s.used(t, busy.ID).Budget; b == nil || b.UsedCPUSeconds < 2 || b.CPUSeconds == nil || *b.CPUSeconds != 2 {
+		t.Errorf("the budget: %+v", b)
+	}
+	s.kill9(t)
+	if err := s.start("--project-budgets", file); err != nil {
+		t.Fatal(err)
+	}
+	if !exhausted() {
+		t.Error("a create is not refused after a crash")
+	}
+	set(`{"*": {"period": "month", "cpu_seconds": 2000}}`)
+	eventually(t, "more is given", func() bool { return !exhausted() })
+	s.out(t, s.create(t, api.CreateSandbox{}).ID, "true")
 }
 
 func TestBudgetOfARealSandbox(t *testing.T) {

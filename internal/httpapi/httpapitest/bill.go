@@ -11,6 +11,7 @@ import (
 type Bill struct {
 	Card      *hutch.RateCard
 	Intervals []hutch.Usage // of project "default"; cut and summed as asked for
+	Budget    *hutch.BudgetState
 	Asked     hutch.UsageQuery
 }
 
@@ -28,12 +29,27 @@ func (f *Fake) Asked() hutch.UsageQuery {
 	return f.bill.Asked
 }
 
-// UsageIntervals implements httpapi.Billing. Its cursors are numbers.
-func (f *Fake) UsageIntervals(_ context.Context, q hutch.UsageQuery) ([]hutch.Usage, string, error) {
+// UsageReport implements httpapi.Billing. Its cursors are numbers.
+func (f *Fake) UsageReport(_ context.Context, q hutch.UsageQuery) (out hutch.UsageReport, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.bill.Asked = q
-	return page(f.usedLocked(q), q.Cursor, q.Limit)
+	used := f.usedLocked(q)
+	if q.Sandbox != "" && len(used) == 0 {
+		return out, hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %q", q.Sandbox)
+	}
+	for _, u := range used {
+		out.Total.Add(u)
+	}
+	out.Budget = f.bill.Budget
+	switch q.By {
+	case hutch.UsageByProject:
+	case hutch.UsageBySandbox:
+		out.Sandboxes, out.Next, err = page(bySandbox(used), q.Cursor, q.Limit)
+	default:
+		out.Intervals, out.Next, err = page(used, q.Cursor, q.Limit)
+	}
+	return out, err
 }
 
 func (f *Fake) usedLocked(q hutch.UsageQuery) []hutch.Usage {
@@ -49,14 +65,11 @@ func (f *Fake) usedLocked(q hutch.UsageQuery) []hutch.Usage {
 	return out
 }
 
-// UsageBySandbox implements httpapi.Billing.
-func (f *Fake) UsageBySandbox(_ context.Context, q hutch.UsageQuery) ([]hutch.SandboxUsage, string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.bill.Asked = q
+// bySandbox is the sum of each sandbox's intervals.
+func bySandbox(used []hutch.Usage) []hutch.SandboxUsage {
 	at := map[hutch.SandboxID]int{}
 	var all []hutch.SandboxUsage
-	for _, u := range f.usedLocked(q) {
+	for _, u := range used {
 		i, ok := at[u.Sandbox]
 		if !ok {
 			i = len(all)
@@ -66,23 +79,7 @@ func (f *Fake) UsageBySandbox(_ context.Context, q hutch.UsageQuery) ([]hutch.Sa
 		all[i].To = u.To
 		all[i].Total.Add(u)
 	}
-	return page(all, q.Cursor, q.Limit)
-}
-
-// UsageTotal implements httpapi.Billing.
-func (f *Fake) UsageTotal(_ context.Context, q hutch.UsageQuery) (hutch.UsageTotal, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.bill.Asked = q
-	var t hutch.UsageTotal
-	used := f.usedLocked(q)
-	if q.Sandbox != "" && len(used) == 0 {
-		return t, hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %q", q.Sandbox)
-	}
-	for _, u := range used {
-		t.Add(u)
-	}
-	return t, nil
+	return all
 }
 
 // RateCard implements httpapi.Billing.

@@ -34,11 +34,54 @@ func (s *Store) AppendUsage(ctx context.Context, rows ...hutch.Usage) error {
 	return s.fail(ctx, err, "store usage")
 }
 
+// queryer is what reads are made on: the pool, or a transaction of one connection.
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// usageReader reads usage on q.
+type usageReader struct {
+	s *Store
+	q queryer
+}
+
+var _ store.UsageReader = usageReader{}
+
+// ReadUsage implements store.UsageLog.
+func (s *Store) ReadUsage(ctx context.Context, read func(store.UsageReader) error) error {
+	t, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return s.fail(ctx, err, "read usage")
+	}
+	defer func() { _ = t.Rollback() }() // it wrote nothing
+	return read(usageReader{s, t})
+}
+
+// Usage implements store.UsageLog.
+func (s *Store) Usage(ctx context.Context, f store.UsageFilter, p store.Page) ([]hutch.Usage, string, error) {
+	return usageReader{s, s.read}.Usage(ctx, f, p)
+}
+
+// UsageTotal implements store.UsageLog.
+func (s *Store) UsageTotal(ctx context.Context, f store.UsageFilter) (hutch.UsageTotal, error) {
+	return usageReader{s, s.read}.UsageTotal(ctx, f)
+}
+
+// UsageBySandbox implements store.UsageLog.
+func (s *Store) UsageBySandbox(ctx context.Context, f store.UsageFilter, p store.Page) ([]hutch.SandboxUsage, string, error) {
+	return usageReader{s, s.read}.UsageBySandbox(ctx, f, p)
+}
+
 // usageWhere is the condition of f.
 func usageWhere(f store.UsageFilter) (string, []any) {
 	where, args := []string{"true"}, []any{}
 	if f.Project != "" {
-		where, args = append(where, "project = ?"), append(args, f.Project)
+		column := "project"
+		if f.Sandbox != "" { // whose rows are found by its id: those of a project are too many to look through
+			column = "+project"
+		}
+		where, args = append(where, column+" = ?"), append(args, f.Project)
 	}
 	if f.Sandbox != "" {
 		where, args = append(where, "sandbox = ?"), append(args, f.Sandbox)
@@ -60,28 +103,28 @@ func after(kind byte, p store.Page) (int64, error) {
 	return decodeCursor(kind, p.Cursor)
 }
 
-// Usage implements store.UsageLog.
-func (s *Store) Usage(ctx context.Context, f store.UsageFilter, p store.Page) ([]hutch.Usage, string, error) {
+// Usage implements store.UsageReader.
+func (r usageReader) Usage(ctx context.Context, f store.UsageFilter, p store.Page) ([]hutch.Usage, string, error) {
 	from, err := after(cursorUsage, p)
 	if err != nil {
 		return nil, "", err
 	}
 	where, args := usageWhere(f)
 	limit := pageLimit(p.Limit)
-	rows, err := s.read.QueryContext(ctx, `SELECT seq, project, sandbox, from_at, to_at, state, cpu, memory, disk, egress
+	rows, err := r.q.QueryContext(ctx, `SELECT seq, project, sandbox, from_at, to_at, state, cpu, memory, disk, egress
 		FROM usage WHERE `+where+` AND seq > ? ORDER BY seq LIMIT ?`, append(args, from, limit+1)...)
 	if err != nil {
-		return nil, "", s.fail(ctx, err, "list usage")
+		return nil, "", r.s.fail(ctx, err, "list usage")
 	}
 	var seqs []int64
-	list, err := collect(rows, func(r *sql.Rows) (u hutch.Usage, err error) {
+	list, err := collect(rows, func(row *sql.Rows) (u hutch.Usage, err error) {
 		var seq int64
-		err = r.Scan(&seq, &u.Project, &u.Sandbox, (*instant)(&u.From), (*instant)(&u.To), &u.State, &u.CPU, &u.Memory, &u.Disk, &u.Egress)
+		err = row.Scan(&seq, &u.Project, &u.Sandbox, (*instant)(&u.From), (*instant)(&u.To), &u.State, &u.CPU, &u.Memory, &u.Disk, &u.Egress)
 		seqs = append(seqs, seq)
 		return u, err
 	})
 	if err != nil {
-		return nil, "", s.fail(ctx, err, "list usage")
+		return nil, "", r.s.fail(ctx, err, "list usage")
 	}
 	if len(list) <= limit {
 		return list, "", nil
@@ -138,20 +181,20 @@ func (t *usageTotal) total() hutch.UsageTotal {
 	}
 }
 
-// UsageTotal implements store.UsageLog.
-func (s *Store) UsageTotal(ctx context.Context, f store.UsageFilter) (hutch.UsageTotal, error) {
+// UsageTotal implements store.UsageReader.
+func (r usageReader) UsageTotal(ctx context.Context, f store.UsageFilter) (hutch.UsageTotal, error) {
 	where, args := usageWhere(f)
 	var t usageTotal
-	err := s.read.QueryRowContext(ctx, cutUsage+where+`) SELECT `+sumUsage+` FROM cut`,
+	err := r.q.QueryRowContext(ctx, cutUsage+where+`) SELECT `+sumUsage+` FROM cut`,
 		append([]any{instant(f.From), instant(f.To)}, args...)...).Scan(t.dest()...)
 	if err != nil {
-		return hutch.UsageTotal{}, s.fail(ctx, err, "sum usage")
+		return hutch.UsageTotal{}, r.s.fail(ctx, err, "sum usage")
 	}
 	return t.total(), nil
 }
 
-// UsageBySandbox implements store.UsageLog.
-func (s *Store) UsageBySandbox(ctx context.Context, f store.UsageFilter, p store.Page) ([]hutch.SandboxUsage, string, error) {
+// UsageBySandbox implements store.UsageReader.
+func (r usageReader) UsageBySandbox(ctx context.Context, f store.UsageFilter, p store.Page) ([]hutch.SandboxUsage, string, error) {
 	from, err := after(cursorBySandbox, p)
 	if err != nil {
 		return nil, "", err
@@ -159,21 +202,21 @@ func (s *Store) UsageBySandbox(ctx context.Context, f store.UsageFilter, p store
 	where, args := usageWhere(f)
 	args = append([]any{instant(f.From), instant(f.To)}, args...)
 	limit := pageLimit(p.Limit)
-	rows, err := s.read.QueryContext(ctx, cutUsage+where+`) SELECT min(seq) AS first, project, sandbox, min(begun), max(ended), `+sumUsage+`
+	rows, err := r.q.QueryContext(ctx, cutUsage+where+`) SELECT min(seq) AS first, project, sandbox, min(begun), max(ended), `+sumUsage+`
 		FROM cut GROUP BY project, sandbox HAVING first > ? ORDER BY first LIMIT ?`, append(args, from, limit+1)...)
 	if err != nil {
-		return nil, "", s.fail(ctx, err, "sum usage by sandbox")
+		return nil, "", r.s.fail(ctx, err, "sum usage by sandbox")
 	}
 	var firsts []int64
-	list, err := collect(rows, func(r *sql.Rows) (u hutch.SandboxUsage, err error) {
+	list, err := collect(rows, func(row *sql.Rows) (u hutch.SandboxUsage, err error) {
 		var first int64
 		var t usageTotal
-		err = r.Scan(append([]any{&first, &u.Project, &u.Sandbox, (*instant)(&u.From), (*instant)(&u.To)}, t.dest()...)...)
+		err = row.Scan(append([]any{&first, &u.Project, &u.Sandbox, (*instant)(&u.From), (*instant)(&u.To)}, t.dest()...)...)
 		u.Total, firsts = t.total(), append(firsts, first)
 		return u, err
 	})
 	if err != nil {
-		return nil, "", s.fail(ctx, err, "sum usage by sandbox")
+		return nil, "", r.s.fail(ctx, err, "sum usage by sandbox")
 	}
 	if len(list) <= limit {
 		return list, "", nil

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -21,6 +22,7 @@ var usageChecks = map[string]check{
 	"sums of usage have no bound":                   usageOfCenturies,
 	"usage outlives its sandbox":                    usageOutlives,
 	"old usage goes, but of the living":             usagePurged,
+	"usage is read as of one instant":               usageAtOnce,
 }
 
 func appendUsage(t *testing.T, s store.Store, rows ...hutch.Usage) {
@@ -239,6 +241,41 @@ func usageOutlives(t *testing.T, s store.Store) {
 	if l := used(t, s, store.UsageFilter{Sandbox: "i1"}, 0); len(l) != 1 {
 		t.Errorf("after the sandbox is gone: %+v, want its interval", l)
 	}
+}
+
+// What is stored while a report is made is in no part of it.
+func usageAtOnce(t *testing.T, s store.Store) {
+	grown := func(to int) hutch.Usage {
+		u := interval("i1", 0, to)
+		u.CPU = time.Duration(to) * time.Second
+		return u
+	}
+	appendUsage(t, s, grown(10))
+	broken := errors.New("enough")
+	err := s.ReadUsage(t.Context(), func(r store.UsageReader) error {
+		before, err := r.UsageTotal(t.Context(), store.UsageFilter{})
+		if err != nil {
+			return err
+		}
+		appendUsage(t, s, grown(20), interval("i2", 0, 5))
+		rows, _, err := r.Usage(t.Context(), store.UsageFilter{}, store.Page{})
+		if err != nil {
+			return err
+		}
+		wantEqual(t, "the intervals, while there come more", rows, []hutch.Usage{grown(10)})
+		each, _, err := r.UsageBySandbox(t.Context(), store.UsageFilter{}, store.Page{})
+		if err != nil {
+			return err
+		}
+		if len(each) != 1 || each[0].Total != before || before.CPU != 10*time.Second {
+			t.Errorf("in all %+v, by sandbox %+v", before, each)
+		}
+		return broken
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("ReadUsage returned %v, want what its reader did", err)
+	}
+	wantEqual(t, "the intervals afterwards", used(t, s, store.UsageFilter{}, 0), []hutch.Usage{grown(20), interval("i2", 0, 5)})
 }
 
 func usagePurged(t *testing.T, s store.Store) {
