@@ -52,6 +52,8 @@ type benchConfig struct {
 	inside      bool   // the server runs in this process
 	strict      bool   // what is not held is an error
 	progressOf  int    // how many steps there are, where it is not the number of runs
+	podman      bool   // podman is measured beside the floor
+	runsc       string // stock gVisor for it
 }
 
 // measurement is one of the benchmarks of package bench.
@@ -64,14 +66,16 @@ func newBenchCreate() *cobra.Command {
 		Short: "Measure create, first output and kill",
 		Long: "Makes a sandbox, runs a first command in it and ends it, again and again, and says how\n" +
 			"long a caller waits. With --baseline the same machine is made by hand in turn, with no\n" +
-			"platform around it, and the two are compared. Without --url it starts a server of\n" +
-			"its own, below the directory for temporary files, and leaves nothing of it.",
+			"platform around it, and the two are compared; so is podman, if it is installed, with\n" +
+			"crun and with stock gVisor. Without --url it starts a server of its own, below the\n" +
+			"directory for temporary files, and leaves nothing of it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cfg.run(cmd, onAPI(bench.Create), "from asking for the sandbox to the first byte of `/bin/echo hi` at the caller; the machine starts cold")
 		},
 	}
 	cfg.flags(c, 200, 20*time.Minute)
+	cfg.podmanFlags(c)
 	c.Flags().IntVar(&cfg.settings.Parallel, "parallel", 1, "sandboxes made at once")
 	return c
 }
@@ -182,6 +186,9 @@ func (cfg *benchConfig) run(cmd *cobra.Command, measure measurement, clock strin
 			return err
 		}
 		defer func() { err = errors.Join(err, done(ctx)) }()
+		if cfg.podman {
+			floor.Podman = cfg.newPodman(filepath.Join(dir, "p"))
+		}
 	}
 	progress, hide := benchProgress(cmd.ErrOrStderr(), cfg.steps())
 	rep, err := measure(ctx, cfg.settings, srv, floor, progress)
@@ -213,6 +220,9 @@ func (cfg *benchConfig) check() error {
 		return errors.New("-n, --concurrency and --limit must be at least 1, --warmup at least 0")
 	default:
 		return errors.New("--runs, --parallel and --limit must be at least 1, --warmup and --transfers at least 0")
+	}
+	if err := cfg.checkPodman(); err != nil {
+		return err
 	}
 	switch {
 	case s.Transfer > 0 && s.Bytes <= int64(hutch.DefaultOutputBytes):

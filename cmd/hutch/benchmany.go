@@ -34,7 +34,8 @@ func newBenchPrepared() *cobra.Command {
 		Short: "Measure creates that find a machine prepared",
 		Long: "Has the server keep machines ready, makes a sandbox that finds one and runs a first command in\n" +
 			"it, again and again, and in turn the same command in a sandbox that stands. With --baseline\n" +
-			"a machine that was prepared by hand is let go by hand too. It starts a server of its own,\n" +
+			"a machine that was prepared by hand is let go by hand too, and podman, if it is installed,\n" +
+			"runs the same command, with crun and with stock gVisor. It starts a server of its own,\n" +
 			"below the directory for temporary files, and leaves nothing of it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,6 +50,7 @@ func newBenchPrepared() *cobra.Command {
 	f.IntVar(&cfg.prepare, "prepare", 2, "machines that the server keeps ready")
 	f.StringVar(&cfg.settings.Tier, "tier", "", "disk tier, disk or memory (default: the template's)")
 	f.BoolVar(&cfg.settings.Baseline, "baseline", false, "measure the floor too, in turn")
+	cfg.podmanFlags(c)
 	return c
 }
 

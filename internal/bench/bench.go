@@ -1,19 +1,22 @@
 // Package bench measures what a caller of a server waits for, and beside it the floor:
 // the same machine made and driven by hand, with no platform around it.
 //
+// Where it means something, what else is installed takes its turns too: podman, with crun and
+// with stock gVisor.
+//
 // It owns what is measured, where each clock starts and stops, the order of the runs,
 // the statistics and how they are shown. It does not own the server, nor where images
 // and the guest agent come from: cmd/hutch hands it a client and a [Floor].
 //
 // How a comparison is made fair:
-//   - both subjects are measured in one run, in pairs, and the order within a pair
-//     alternates, so that a machine that warms up, slows down or is shared weighs on
-//     both alike;
+//   - all subjects are measured in one run, in turn, and the order alternates, so that a
+//     machine that warms up, slows down or is shared weighs on all alike;
 //   - the floor has the same root image, guest agent, sizes, disk tier, control groups
-//     and link as the server's sandbox, copied from what the server made;
-//   - the first runs are not counted, and are the same for both;
-//   - work that the server does behind its answer is waited for, off the clock, so that
-//     it falls into nobody else's time.
+//     and link as the server's sandbox, copied from what the server made; podman's containers
+//     have the same root image and sizes, and no network;
+//   - the first runs are not counted, and are the same for all;
+//   - work that the server or podman does behind its answer is waited for, off the clock, so
+//     that it falls into nobody else's time.
 //
 // Every run is in the report, failed ones with their reason: the summary can be made
 // again from the runs, and [Report.Check] does. Times are whole microseconds; percentiles
@@ -39,7 +42,10 @@ const (
 )
 
 // subjectOrder is how subjects are shown.
-var subjectOrder = []string{SubjectHutch, SubjectStanding, SubjectFloor}
+var subjectOrder = []string{SubjectHutch, SubjectStanding, SubjectFloor, SubjectCrun, SubjectRunsc}
+
+// compared are the subjects that hutch is compared with, run by run.
+var compared = []string{SubjectFloor, SubjectCrun, SubjectRunsc}
 
 // What a run's times are called. Those of the server's own stages have stagePrefix.
 const (
@@ -48,6 +54,7 @@ const (
 	MetricFirstExec   = "first_exec"   // asking for that command, to its first byte
 	MetricPrepared    = "prepared"     // starting a machine that was prepared ahead, by hand, to the first byte of its first command
 	MetricKill        = "kill"         // asking for the end, to nothing being left
+	MetricWhole       = "whole"        // asking for a sandbox, to nothing being left of it, its first command included
 	MetricRoundTrip   = "round_trip"   // asking for a command that does nothing, to its result
 	MetricFirstByte   = "first_byte"   // asking for a command, to its first byte
 	MetricTransfer    = "transfer"     // asking for much output, to its end

@@ -81,25 +81,19 @@ func field(file, name string) string {
 
 // FileSystem names the type of the file system that path is on, as the mount table has it.
 func FileSystem(path string) string {
-	f, err := os.Open("/proc/self/mountinfo")
+	all, err := mountTable()
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
 	kind, longest := "", -1
-	for s := bufio.NewScanner(f); s.Scan(); {
-		before, after, _ := strings.Cut(s.Text(), " - ")
-		mount, fsys := strings.Fields(before), strings.Fields(after)
-		if len(mount) < 5 || len(fsys) < 1 {
-			continue
-		}
-		at := strings.TrimSuffix(mount[4], "/")
+	for _, m := range all {
+		at := strings.TrimSuffix(m.dir, "/")
 		// A later mount on the same directory hides the earlier one.
 		if (path == at || strings.HasPrefix(path, at+"/")) && len(at) >= longest {
-			kind, longest = fsys[0], len(at)
+			kind, longest = m.kind, len(at)
 		}
 	}
 	return kind

@@ -29,10 +29,11 @@ var (
 )
 
 // Create measures how long a caller waits for a sandbox and for the first output of the
-// first command in it, and how long its end takes. floor is used if s.Baseline is set.
+// first command in it, and how long its end takes. floor, and what else is installed, are used
+// if s.Baseline is set.
 // When it is ended early, by ctx or by a limit, the report is of the runs until then, and
 // the error says why.
-func Create(ctx context.Context, s Settings, c *client.Client, floor *Floor, progress func(done int)) (*Report, error) {
+func Create(ctx context.Context, s Settings, c *client.Client, floor *Floor, progress func(done int)) (_ *Report, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Limit, errLimit)
 	defer cancel()
 	rep, err := begin(ctx, "create", s, c)
@@ -43,6 +44,10 @@ func Create(ctx context.Context, s Settings, c *client.Client, floor *Floor, pro
 	if s.Baseline {
 		like := *rep.Settings.Sandbox
 		subjects = append(subjects, subject{SubjectFloor, func(ctx context.Context, t *clock) error { return floor.createRun(ctx, like, t) }})
+		defer func() { err = errors.Join(err, floor.Podman.close(ctx)) }()
+		var others []subject
+		others, rep.Alternatives = floor.Podman.subjects(ctx, like, floor.ImagePath)
+		subjects = append(subjects, others...)
 	}
 	runs, err := measure(ctx, series{n: s.N, warmup: s.Warmup, parallel: s.Parallel, limit: runLimit, progress: progress}, subjects)
 	return rep.finish(runs, err)
@@ -93,6 +98,7 @@ func createRun(ctx context.Context, c *client.Client, s Settings, t *clock, chec
 		}
 		t.since(MetricKill, ended)
 		if err == nil {
+			t.since(MetricWhole, begun)
 			err = serverStages(ctx, c, sb.ID, t)
 		}
 	}()
@@ -138,6 +144,7 @@ func (f *Floor) createRun(ctx context.Context, like Sandbox, t *clock) (err erro
 			return
 		}
 		t.since(MetricKill, ended)
+		t.since(MetricWhole, begun)
 	}()
 	if s, ok := b.sb.(interface {
 		Stages() map[string]time.Duration
@@ -172,6 +179,12 @@ func (o *output) take(p []byte) {
 		o.began(time.Now())
 	}
 	o.text = append(o.text, p...)
+}
+
+// Write makes it the output of a process.
+func (o *output) Write(p []byte) (int, error) {
+	o.take(p)
+	return len(p), nil
 }
 
 // check refuses a run that was fast because it did not do its work.

@@ -29,6 +29,8 @@ type Floor struct {
 	// Attach serves a sandbox's link in this process, until the Closer is closed. The
 	// server has its gateway do the same in another one.
 	Attach func(kind runtime.LinkKind, f *os.File) (io.Closer, error)
+	// Podman takes turns with the floor where the benchmark knows of it; nil = it does not.
+	Podman *Podman
 }
 
 // floorBox is one sandbox made by hand.

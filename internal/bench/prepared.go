@@ -33,7 +33,8 @@ const preparedGauge = "hutch_prepared_machines "
 // Prepared measures creates that find a machine prepared ahead: how long a caller waits for the
 // first output of the first command. Beside it the same command is run in a sandbox that
 // stands, which is the least that it could be. The floor is measured if s.Baseline is set: by
-// hand a machine is prepared, and the clock starts when it is let go. That a machine stands ready
+// hand a machine is prepared, and the clock starts when it is let go; so is what else is installed,
+// which prepares nothing. That a machine stands ready
 // is waited for off the clock, so the server must be one that nobody else uses.
 // When it is ended early the report is of the runs until then, and the error says why.
 func Prepared(ctx context.Context, s Settings, srv Server, floor *Floor, progress func(done int)) (_ *Report, err error) {
@@ -56,6 +57,10 @@ func Prepared(ctx context.Context, s Settings, srv Server, floor *Floor, progres
 		subjects = append(subjects, subject{SubjectFloor, func(ctx context.Context, t *clock) error {
 			return floor.preparedRun(ctx, *rep.Settings.Sandbox, t)
 		}})
+		defer func() { err = errors.Join(err, floor.Podman.close(ctx)) }()
+		var others []subject
+		others, rep.Alternatives = floor.Podman.subjects(ctx, *rep.Settings.Sandbox, floor.ImagePath)
+		subjects = append(subjects, others...)
 	}
 	runs, err := measure(ctx, series{n: s.N, warmup: s.Warmup, parallel: 1, limit: runLimit, progress: progress}, subjects)
 	return rep.finish(runs, err)

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -46,6 +47,7 @@ var titles = map[string]string{
 	MetricFirstOutput: "create, to first output",
 	MetricFirstExec:   "first command, to first output",
 	MetricKill:        "kill, to nothing left",
+	MetricWhole:       "create, first command and kill",
 	MetricRoundTrip:   "`/bin/true`, to its result",
 	MetricFirstByte:   "`/bin/echo`, to first output",
 	MetricTransfer:    "transfer of %s, streamed",
@@ -115,7 +117,7 @@ func (r *Report) Markdown(w io.Writer) error {
 
 func (r *Report) render(w io.Writer, show func(*table, *strings.Builder)) error {
 	var b strings.Builder
-	for _, part := range append([]*table{r.rates(), r.results(), r.ratios(), r.stages()}, r.figureTables()...) {
+	for _, part := range slices.Concat([]*table{r.rates(), r.results()}, r.ratios(), []*table{r.stages()}, r.figureTables()) {
 		if len(part.rows) > 0 {
 			show(part, &b)
 		}
@@ -175,12 +177,19 @@ func (t *table) addDist(name string, row Row) {
 	t.add(name, row.Subject, fmt.Sprint(d.N), ms(d.P50), ms(d.P95), ms(d.P99), ms(d.Min), ms(d.Max))
 }
 
-func (r *Report) ratios() *table {
-	t := &table{head: []string{"hutch / floor", "of p50", "of p95", "of p99", "median of pairs", "pairs"}}
-	for _, x := range r.Summary.Ratios {
-		t.add(r.title(x.Metric), times(x.P50), times(x.P95), times(x.P99), times(x.PairMedian), fmt.Sprint(x.Pairs))
+// ratios are a table for each subject that hutch is compared with.
+func (r *Report) ratios() []*table {
+	var out []*table
+	for _, other := range compared {
+		t := &table{head: []string{"hutch / " + other, "of p50", "of p95", "of p99", "median of pairs", "pairs"}}
+		for _, x := range r.Summary.Ratios {
+			if cmp.Or(x.Of, SubjectFloor) == other {
+				t.add(r.title(x.Metric), times(x.P50), times(x.P95), times(x.P99), times(x.PairMedian), fmt.Sprint(x.Pairs))
+			}
+		}
+		out = append(out, t)
 	}
-	return t
+	return out
 }
 
 // remarks are what must be read with the tables.
@@ -202,6 +211,11 @@ func (r *Report) remarks() []string {
 	}
 	for _, p := range r.Peaks {
 		out = append(out, fmt.Sprintf("Most memory that the server's process had in use at once, with files of %s: %.1f MiB.", size(p.Bytes), float64(p.KB)/1024))
+	}
+	for _, a := range r.Alternatives {
+		if a.LeftOut != "" {
+			out = append(out, fmt.Sprintf("Not measured: %s. %s.", a.Subject, strings.TrimSuffix(a.LeftOut, ".")))
+		}
 	}
 	if r.Stopped != "" {
 		out = append(out, "It ended early: "+r.Stopped+".")
@@ -262,6 +276,11 @@ func (r *Report) conditions() *table {
 		}
 		add("sandbox", fmt.Sprintf("template %s (%s), disk tier %s, %g CPUs, %d MiB memory, %d MiB disk, %d pids",
 			s.Template, b.Image, tier, float64(q.MilliCPU)/1000, q.MemoryMB, q.DiskMB, q.Pids))
+	}
+	for _, a := range r.Alternatives {
+		if a.LeftOut == "" {
+			add(a.Subject, fmt.Sprintf("%s; cold; clock from the start of the process: `%s`", a.Is, a.Command))
+		}
 	}
 	add("start", c.Start)
 	add("runs", s.describe(r.Kind))

@@ -27,8 +27,10 @@ type Report struct {
 	Figures    []Figure   `json:"figures,omitempty"`  // of samples
 	Claims     []Claim    `json:"claims,omitempty"`   // what is held of figures
 	Faults     []Fault    `json:"faults,omitempty"`   // what went wrong, beside samples
-	Samples    []Sample   `json:"samples,omitempty"`
-	Runs       []Run      `json:"runs"`
+	// Alternatives are what else was to be measured, those left out too.
+	Alternatives []Alternative `json:"alternatives,omitempty"`
+	Samples      []Sample      `json:"samples,omitempty"`
+	Runs         []Run         `json:"runs"`
 }
 
 // Verdict says whether the platform costs no more than [Limit], or [FileLimit].
@@ -54,6 +56,7 @@ func (r *Report) finish(runs []Run, err error) (*Report, error) {
 	r.Summary, r.Verdict, r.Verdicts = summarise(runs), nil, nil
 	for _, x := range r.Summary.Ratios {
 		switch {
+		case x.Of != "": // limits are in multiples of the floor
 		case r.Kind == "create" && x.Metric == MetricFirstOutput:
 			v := x.within(Limit)
 			r.Verdict = &v
@@ -86,8 +89,10 @@ func (r *Report) weigh() {
 		r.Claims = createsClaims(fs)
 	case "exec":
 		r.Claims = execClaims(r.Summary)
+	case "create":
+		r.Claims = podmanClaims(r.Summary)
 	case "prepared":
-		r.Claims = preparedClaims(r.Summary)
+		r.Claims = slices.Concat(preparedClaims(r.Summary), podmanClaims(r.Summary))
 	case "cycles":
 		r.Claims = cyclesClaims(r.Settings, fs)
 	}

@@ -42,10 +42,11 @@ type Row struct {
 	US      Dist   `json:"us"`
 }
 
-// Ratio compares a metric of the two subjects: hutch's over the floor's.
+// Ratio compares a metric of two subjects: hutch's over the other's.
 type Ratio struct {
 	Metric string  `json:"metric"`
-	P50    float64 `json:"p50"` // of the medians
+	Of     string  `json:"of,omitempty"` // the other subject; empty = the floor
+	P50    float64 `json:"p50"`          // of the medians
 	P95    float64 `json:"p95"`
 	P99    float64 `json:"p99"`
 	// PairMedian is the median of the ratios within pairs, each of which was measured at
@@ -73,7 +74,7 @@ func (s Summary) of(metric, subject string) Dist {
 
 // metrics that are shown first, in this order; others follow by name.
 var order = []string{
-	MetricRate, MetricFirstOutput, MetricPrepared, MetricCreate, MetricFirstExec, MetricKill,
+	MetricRate, MetricFirstOutput, MetricPrepared, MetricCreate, MetricFirstExec, MetricKill, MetricWhole,
 	MetricRoundTrip, MetricFirstByte, MetricTransfer,
 	MetricUpload, MetricDownload, MetricEcho,
 	MetricAnswer, MetricPSS, MetricOwn, MetricShared, MetricRSS, MetricCharge, MetricAvailable,
@@ -114,28 +115,36 @@ func summarise(runs []Run) Summary {
 				s.Rows = append(s.Rows, Row{Metric: m, Subject: subject, US: distOf(t)})
 			}
 		}
-		hutch, floor := times[m][SubjectHutch], times[m][SubjectFloor]
-		if pairs := pairRatios(m, runs); len(pairs) > 0 && !strings.HasPrefix(m, stagePrefix) {
-			s.Ratios = append(s.Ratios, ratioOf(m, distOf(hutch), distOf(floor), pairs))
+		if strings.HasPrefix(m, stagePrefix) {
+			continue
+		}
+		for _, other := range compared {
+			if pairs := pairRatios(m, other, runs); len(pairs) > 0 {
+				x := ratioOf(distOf(times[m][SubjectHutch]), distOf(times[m][other]), pairs)
+				if x.Metric = m; other != SubjectFloor {
+					x.Of = other
+				}
+				s.Ratios = append(s.Ratios, x)
+			}
 		}
 	}
 	return s
 }
 
-func ratioOf(metric string, a, b Dist, pairs []float64) Ratio {
+func ratioOf(a, b Dist, pairs []float64) Ratio {
 	slices.Sort(pairs)
 	return Ratio{
-		Metric: metric, P50: over(a.P50, b.P50), P95: over(a.P95, b.P95), P99: over(a.P99, b.P99),
+		P50: over(a.P50, b.P50), P95: over(a.P95, b.P95), P99: over(a.P99, b.P99),
 		PairMedian: round3(rank(pairs, 50)), Pairs: len(pairs),
 	}
 }
 
-// pairRatios returns hutch's time over the floor's for every pair that has both.
-func pairRatios(metric string, runs []Run) []float64 {
-	floor := map[string]int64{}
+// pairRatios returns hutch's time over the other subject's for every pair that has both.
+func pairRatios(metric, other string, runs []Run) []float64 {
+	theirs := map[string]int64{}
 	for _, r := range runs {
-		if t, ok := r.US[metric]; ok && r.Subject == SubjectFloor && r.Error == "" {
-			floor[r.pairKey()] = t
+		if t, ok := r.US[metric]; ok && r.Subject == other && r.Error == "" {
+			theirs[r.pairKey()] = t
 		}
 	}
 	var out []float64
@@ -144,7 +153,7 @@ func pairRatios(metric string, runs []Run) []float64 {
 		if !ok || r.Subject != SubjectHutch || r.Error != "" {
 			continue
 		}
-		if f := floor[r.pairKey()]; f > 0 {
+		if f := theirs[r.pairKey()]; f > 0 {
 			out = append(out, float64(t)/float64(f))
 		}
 	}

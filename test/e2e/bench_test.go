@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -122,6 +123,53 @@ func TestBenchCreate(t *testing.T) {
 	}
 	if stages == 0 {
 		t.Error("none of the server's stages is in the report")
+	}
+	alternatives(t, rep, 3)
+}
+
+// alternatives checks that each of podman's two was either measured n times or left out with the reason,
+// and returns how many were measured.
+func alternatives(t *testing.T, rep *bench.Report, n int) (measured int) {
+	t.Helper()
+	if len(rep.Alternatives) != 2 {
+		t.Errorf("alternatives: %+v, want two", rep.Alternatives)
+	}
+	for _, a := range rep.Alternatives {
+		if a.LeftOut != "" {
+			t.Logf("%s was left out: %s", a.Subject, a.LeftOut)
+			continue
+		}
+		measured++
+		for _, m := range []string{bench.MetricFirstOutput, bench.MetricWhole} {
+			i := slices.IndexFunc(rep.Summary.Rows, func(r bench.Row) bool { return r.Metric == m && r.Subject == a.Subject })
+			if i < 0 || rep.Summary.Rows[i].US.N != n || rep.Summary.Rows[i].US.Min <= 0 {
+				t.Errorf("%s of %s is not measured %d times: %+v", m, a.Subject, n, rep.Summary.Rows)
+			}
+		}
+		if a.Is == "" || !strings.Contains(a.Command, "--memory 256m") {
+			t.Errorf("what was measured is told as %+v", a)
+		}
+	}
+	return measured
+}
+
+// TestBenchPodman: what is called podman on this machine gets the sandboxes' root image and
+// sizes. It stands in for the real one, which TestBenchCreate measures where it is installed.
+func TestBenchPodman(t *testing.T) {
+	bin := t.TempDir()
+	for name, text := range map[string]string{
+		"crun":   "#!/bin/sh\necho crun version 0\n",
+		"podman": "#!/bin/sh\nwhile [ \"$1\" != --rootfs ]; do\n\t[ \"$1\" != --version ] || { echo podman version 0; exit; }\n\tshift\ndone\nroot=${2%:O}\nshift 2\nexec chroot \"$root\" \"$@\"\n",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	rep := measured(t, "prepared", "-n", "2", "--warmup", "1", "--memory", "256", "--baseline")
+	covers(t, rep, 2, bench.MetricFirstOutput, bench.MetricKill)
+	if got := alternatives(t, rep, 2); got != 1 {
+		t.Errorf("%d were measured, want the one that is there: %+v", got, rep.Alternatives)
 	}
 }
 
