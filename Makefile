@@ -76,6 +76,7 @@ bench: build base $(TOOLS)/runsc ## measure against the floor and podman; raw re
 	bin/hutch bench density -n 500 --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/density.json
 	bin/hutch bench creates --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/creates.json
 	bin/hutch bench disk --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/disk.json
+	bin/hutch bench siege --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/siege.json
 	bin/hutch bench report --into docs/benchmarks.md $(FIGURES)
 
 # gVisor as it is usually run, of the version that hutch has in it: what podman is measured with.
@@ -83,7 +84,7 @@ $(TOOLS)/runsc: go.mod go.sum
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR_VERSION)' -o $@ gvisor.dev/gvisor/runsc
 
 # The tables of the page, in this order: of the results that are there once the recipe gets here.
-FIGURES = $$(for b in create prepared exec files terminals creates density disk cycles; do \
+FIGURES = $$(for b in create prepared exec files terminals creates density disk siege cycles; do \
 	  f=docs/bench/$$b.json; [ ! -e $$f ] || echo $$f; done)
 
 soak: build base ## 2,000 sandboxes made, used and ended, nothing may be left of; every test in its long form

@@ -34,7 +34,8 @@ import (
 func newBench() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure what a caller waits for, and the floor beneath it"}
 	c.AddCommand(newBenchCreate(), newBenchPrepared(), newBenchExec(), newBenchFiles(), newBenchTerminals(),
-		newBenchDensity(), newBenchCreates(), newBenchDisk(), newBenchCycles(), newBenchReport())
+		newBenchDensity(), newBenchCreates(), newBenchDisk(), newBenchCycles(), newBenchSiege(),
+		newBenchReport())
 	return c
 }
 

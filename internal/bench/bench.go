@@ -26,7 +26,7 @@
 // samples (samples.go), what they come to in figures, and what is held of them in claims.
 //
 // Start with [Create], [Exec], [Files] and [Terminals], then [measure] in rounds.go and
-// stats.go; or with [Density], [Creates], [Disk] and [Cycles].
+// stats.go; or with [Density], [Creates], [Disk], [Cycles] and [Siege].
 package bench
 
 import (
@@ -89,6 +89,8 @@ type Settings struct {
 	Template  string           `json:"template"`            // that sandboxes are made from
 	Tier      string           `json:"disk_tier"`           // as asked for; empty = the template's
 	MemoryMB  int              `json:"memory_mb"`           // as asked for; 0 = the template's
+	Rounds    int              `json:"rounds,omitempty"`    // of a siege, where N is the commands of each subject in each
+	Loaded    *Sandbox         `json:"loaded,omitempty"`    // what every sandbox with a load was
 	Sandbox   *Sandbox         `json:"sandbox,omitempty"`   // what every sandbox of the benchmark was, the floor's too
 }
 

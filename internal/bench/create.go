@@ -55,15 +55,24 @@ func Create(ctx context.Context, s Settings, c *client.Client, floor *Floor, pro
 
 // begin makes one sandbox to learn what the server makes of the request, and the report.
 func begin(ctx context.Context, kind string, s Settings, c *client.Client) (*Report, error) {
-	sb, err := c.CreateSandbox(ctx, s.request())
+	sb, err := learn(ctx, c, s.request())
+	if err != nil {
+		return nil, err
+	}
+	s.Sandbox = sb
+	return newReport(kind, s), nil
+}
+
+// learn makes one sandbox to learn what the server makes of a request, and ends it.
+func learn(ctx context.Context, c *client.Client, req api.CreateSandbox) (*Sandbox, error) {
+	sb, err := c.CreateSandbox(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("make a first sandbox: %w", err)
 	}
 	if err := killBox(ctx, c, sb.ID); err != nil {
 		return nil, fmt.Errorf("end the first sandbox: %w", err)
 	}
-	s.Sandbox = sandboxOf(sb)
-	return newReport(kind, s), nil
+	return sandboxOf(sb), nil
 }
 
 func sandboxOf(sb api.Sandbox) *Sandbox {

@@ -77,6 +77,23 @@ type commandRunner interface {
 
 // commandRun is a round trip, then a first byte.
 func commandRun(ctx context.Context, r commandRunner, t *clock) error {
+	if err := tripRun(ctx, r, t); err != nil {
+		return err
+	}
+	asked := time.Now()
+	first := firstByte(func(at time.Time) { t.book(MetricFirstByte, at.Sub(asked)) })
+	code, _, err := r.stream(ctx, helloArgv, first.take)
+	if err != nil {
+		return fmt.Errorf("stream: %w", err)
+	}
+	if err := first.check(code, helloText); err != nil {
+		return err
+	}
+	return r.settle(ctx)
+}
+
+// tripRun is a round trip.
+func tripRun(ctx context.Context, r commandRunner, t *clock) error {
 	asked := time.Now()
 	code, err := r.result(ctx, trueArgv)
 	if err != nil {
@@ -85,17 +102,6 @@ func commandRun(ctx context.Context, r commandRunner, t *clock) error {
 	t.since(MetricRoundTrip, asked)
 	if code != 0 {
 		return fmt.Errorf("round trip: exit code %d", code)
-	}
-	if err := r.settle(ctx); err != nil {
-		return err
-	}
-	asked = time.Now()
-	first := firstByte(func(at time.Time) { t.book(MetricFirstByte, at.Sub(asked)) })
-	if code, _, err = r.stream(ctx, helloArgv, first.take); err != nil {
-		return fmt.Errorf("stream: %w", err)
-	}
-	if err := first.check(code, helloText); err != nil {
-		return err
 	}
 	return r.settle(ctx)
 }

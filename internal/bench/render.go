@@ -56,6 +56,11 @@ var titles = map[string]string{
 	MetricEcho:        "keystroke, to its echo",
 	MetricPrepared:    "prepared machine, to first output",
 
+	MetricList:  "list its commands",
+	MetricRead:  "read a small file in it",
+	MetricAnew:  "loads begun anew, over memory, in a round",
+	MetricTaken: "sandboxes that ended over their load, in a round",
+
 	MetricAnswer:    "`/bin/echo` in each, to its result",
 	MetricPSS:       "memory of a sandbox, PSS",
 	MetricOwn:       "of it, the sandbox's alone",
@@ -282,6 +287,10 @@ func (r *Report) conditions() *table {
 			add(a.Subject, fmt.Sprintf("%s; cold; clock from the start of the process: `%s`", a.Is, a.Command))
 		}
 	}
+	if b := s.Loaded; b != nil {
+		q := b.Resources
+		add("sandbox with a load", fmt.Sprintf("%g CPUs, %d MiB memory, %d MiB disk, %d pids", float64(q.MilliCPU)/1000, q.MemoryMB, q.DiskMB, q.Pids))
+	}
 	add("start", c.Start)
 	add("runs", s.describe(r.Kind))
 	add("clock", c.Clock)
@@ -306,6 +315,8 @@ func (s Settings) describe(kind string) string {
 		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once; in each a file of %d random bytes", s.N, fillAtOnce, s.Bytes)
 	case "creates":
 		text = fmt.Sprintf("%d rounds of %s of each subject at each number at once, which begin when so many are done", s.N, s.Window)
+	case "siege":
+		text = fmt.Sprintf("%d rounds of each subject, in each %d commands of a neighbour without load and under it, after %d that are not counted; a sandbox for each load, asked every %s or so, then killed, all at once", s.Rounds, s.N, s.Warmup, mindEvery)
 	case "cycles":
 		text = fmt.Sprintf("%d cycles, %d at once, after %d that are not counted", s.N, s.Parallel, s.Warmup)
 	}
@@ -316,7 +327,7 @@ func (s Settings) describe(kind string) string {
 		text += fmt.Sprintf("; then %d transfers of %d bytes", s.Transfer, s.Bytes)
 	}
 	switch {
-	case s.Baseline && kind == "creates":
+	case s.Baseline && (kind == "creates" || kind == "siege"):
 		text += "; subjects in turn, the order alternating from round to round"
 	case s.Baseline:
 		text += "; subjects in turn, the order alternating from pair to pair"

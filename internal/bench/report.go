@@ -87,6 +87,8 @@ func (r *Report) weigh() {
 		r.Claims = densityClaims(r.Settings, fs)
 	case "creates":
 		r.Claims = createsClaims(fs)
+	case "siege":
+		r.Claims = siegeClaims(fs)
 	case "exec":
 		r.Claims = execClaims(r.Summary)
 	case "create":

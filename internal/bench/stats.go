@@ -77,6 +77,7 @@ var order = []string{
 	MetricRate, MetricFirstOutput, MetricPrepared, MetricCreate, MetricFirstExec, MetricKill, MetricWhole,
 	MetricRoundTrip, MetricFirstByte, MetricTransfer,
 	MetricUpload, MetricDownload, MetricEcho,
+	MetricList, MetricRead,
 	MetricAnswer, MetricPSS, MetricOwn, MetricShared, MetricRSS, MetricCharge, MetricAvailable,
 	MetricDisk, MetricFreeLess, MetricRecords, MetricImage,
 	MetricCPUAll, MetricCPU, MetricHeap, MetricRoutines, MetricProcesses,

@@ -100,3 +100,34 @@ func TestBenchCycles(t *testing.T) {
 		t.Errorf("%d goroutines: that is no server", d.P50)
 	}
 }
+
+// TestBenchSiege: every load is under way in a sandbox of its own, is asked and killed, both
+// through the server and by hand.
+func TestBenchSiege(t *testing.T) {
+	rep := measured(t, "siege", "-n", "2", "--rounds", "1", "--warmup", "1", "--baseline", "--memory", "256")
+	faultless(t, rep)
+	for _, subject := range []string{bench.SubjectHutch, bench.SubjectFloor} {
+		for _, phase := range []string{"no load", "under siege"} {
+			if d := figure(t, rep, phase, bench.MetricRoundTrip, subject); d.N != 2 {
+				t.Errorf("%s, %s: %d commands of a neighbour, want 2", subject, phase, d.N)
+			}
+		}
+		for _, load := range []string{"fork bomb", "memory hog"} { // which may take the sandbox before it is asked
+			figure(t, rep, load, bench.MetricAnew, subject)
+			figure(t, rep, load, bench.MetricTaken, subject)
+		}
+		for _, load := range []string{"disk filler", "output flood", "CPU burner"} {
+			figure(t, rep, load, bench.MetricList, subject)
+			figure(t, rep, load, bench.MetricRead, subject)
+			if d := figure(t, rep, load, bench.MetricKill, subject); d.N != 1 {
+				t.Errorf("%s, %s: %d kills, want 1", subject, load, d.N)
+			}
+			if d := figure(t, rep, load, bench.MetricCPU, subject); d.Min < 10_000 {
+				t.Errorf("%s, %s: took %d millionths of a CPU: that is no load", subject, load, d.Min)
+			}
+		}
+	}
+	if n := len(rep.Claims); n < 4 || n > 6 {
+		t.Errorf("claims: %+v, want one of the neighbour and one of each load that was asked", rep.Claims)
+	}
+}
