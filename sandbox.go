@@ -112,6 +112,23 @@ type Sandbox struct {
 	Access Access
 }
 
+// Lifetime says when a sandbox is ended by whoever holds that, unless it is moved meanwhile.
+type Lifetime struct {
+	ExpiresAt time.Time // by the wall clock
+	// UsedAt is, by the monotonic clock, when it was last used, or when at the latest that ends
+	// which goes on in it now; zero = not known.
+	UsedAt time.Time
+	Idle   time.Duration // how long it is kept after that; 0 = to ExpiresAt
+}
+
+// IdlesAt is when it will have been without use for too long; zero = never.
+func (l Lifetime) IdlesAt() time.Time {
+	if l.Idle == 0 || l.UsedAt.IsZero() {
+		return time.Time{}
+	}
+	return l.UsedAt.Add(l.Idle)
+}
+
 // What a sandbox's machine was when it was asked for.
 const (
 	BootCold     = "cold"     // not there: it was made for it

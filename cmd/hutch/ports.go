@@ -18,12 +18,12 @@ import (
 // keeperPort is the keeper as the node wants it: whichever process it is just now.
 type keeperPort struct{ *companion[*keeper.Client] }
 
-func (k keeperPort) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error {
-	return k.call(ctx, func(c *keeper.Client) error { return c.Put(ctx, id, e, h, deadline) })
+func (k keeperPort) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, l hutch.Lifetime) error {
+	return k.call(ctx, func(c *keeper.Client) error { return c.Put(ctx, id, e, h, l) })
 }
 
-func (k keeperPort) SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error {
-	return k.call(ctx, func(c *keeper.Client) error { return c.SetDeadline(ctx, id, e, deadline) })
+func (k keeperPort) SetLifetime(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, l hutch.Lifetime) error {
+	return k.call(ctx, func(c *keeper.Client) error { return c.SetLifetime(ctx, id, e, l) })
 }
 
 func (k keeperPort) Get(ctx context.Context, id hutch.SandboxID) (node.Kept, error) {
@@ -31,7 +31,7 @@ func (k keeperPort) Get(ctx context.Context, id hutch.SandboxID) (node.Kept, err
 	if err != nil {
 		return node.Kept{}, err
 	}
-	return node.Kept{Handles: kept.Handles, Killed: kept.KilledAt, Exited: kept.ExitedAt}, nil
+	return node.Kept{Handles: kept.Handles, Killed: kept.KilledAt, Why: kept.End(), Exited: kept.ExitedAt, UsedAt: kept.UsedAt}, nil
 }
 
 func (k keeperPort) Delete(ctx context.Context, id hutch.SandboxID) error {

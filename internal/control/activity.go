@@ -8,16 +8,17 @@ import (
 )
 
 // activity remembers when each sandbox was last used, and how many of its commands run and
-// calls into it are under way: these count as use, however silent they are. After a restart the
-// idle time begins anew: nobody's work is ended for an outage of ours.
+// calls into it are under way: these count as use, however silent they are. What of it others
+// are told, and what comes back from them after a restart, is in idle.go.
 type activity struct {
 	mu sync.Mutex
 	m  map[hutch.SandboxID]*use
 }
 
 type use struct {
-	last    time.Time
+	last    time.Time // zero: before this server came, and not known when
 	running int
+	told    time.Time // what the node was told of it; zero: nothing yet
 }
 
 func newActivity() *activity { return &activity{m: map[hutch.SandboxID]*use{}} }
@@ -29,13 +30,35 @@ func (a *activity) touch(id hutch.SandboxID) { a.add(id, 0) }
 func (a *activity) add(id hutch.SandboxID, delta int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	u := a.ofLocked(id)
+	u.last = time.Now()
+	u.running = max(0, u.running+delta)
+}
+
+// resume counts a command that runs since before this server came; its start was use.
+func (a *activity) resume(id hutch.SandboxID, since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.ofLocked(id)
+	u.last = later(u.last, since)
+	u.running++
+}
+
+// restore notes a use that an earlier server saw.
+func (a *activity) restore(id hutch.SandboxID, last time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.ofLocked(id)
+	u.last = later(u.last, last)
+}
+
+func (a *activity) ofLocked(id hutch.SandboxID) *use {
 	u := a.m[id]
 	if u == nil {
 		u = &use{}
 		a.m[id] = u
 	}
-	u.last = time.Now()
-	u.running = max(0, u.running+delta)
+	return u
 }
 
 // begin counts somebody who works in the sandbox, until done is called. Calling it twice
@@ -66,10 +89,9 @@ func (a *activity) forget(id hutch.SandboxID) {
 func (a *activity) idle(id hutch.SandboxID, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	u := a.m[id]
-	if u == nil {
-		a.m[id] = &use{last: now}
-		return 0
+	u := a.ofLocked(id)
+	if u.last.IsZero() { // nobody knows: it begins now
+		u.last = now
 	}
 	if u.running > 0 {
 		return 0

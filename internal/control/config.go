@@ -53,6 +53,7 @@ func (c Config) withDefaults() Config {
 	def(&c.UsageFor, 90*24*time.Hour)
 	def(&c.UsageEvery, time.Second)
 	def(&c.SweepInterval, 2*time.Second)
+	def(&c.UseEvery, 5*time.Second)
 	def(&c.SampleEvery, 5*time.Second)
 	def(&c.ImagesEvery, imagesEvery)
 	def(&c.ReconcileEvery, time.Minute)

@@ -25,7 +25,8 @@
 // across a call to the store or a node, and no two are held at once.
 //
 // Start with create.go, then reports.go and recover.go. What is asked of a running
-// sandbox's inside begins in guest.go, what makes records and host agree in leaks.go.
+// sandbox's inside begins in guest.go, what makes records and host agree in leaks.go, and what
+// others are told of its use in idle.go.
 package control
 
 import (
@@ -45,6 +46,7 @@ type Nodes interface {
 	Preparer
 	Execer
 	Insider
+	Idler
 	Recoverer
 	Surveyor
 }
@@ -96,6 +98,15 @@ type Insider interface {
 	// Usage measures a sandbox from outside, but for its CPUPercent, and returns the CPU
 	// time it has used since its start.
 	Usage(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) (hutch.Sample, time.Duration, error)
+}
+
+// Idler holds idle timeouts when this package does not, a little longer than it would.
+type Idler interface {
+	// Used says when a sandbox was last used, or when at the latest that ends which goes on in
+	// it now; what is said last holds. When it returns nil that outlives this server.
+	Used(ctx context.Context, id hutch.SandboxID, at time.Time) error
+	// LastUse is what was said last, also to an earlier server's node; zero if that is not known.
+	LastUse(id hutch.SandboxID) time.Time
 }
 
 // Builder makes templates.
@@ -152,6 +163,7 @@ type Config struct {
 	Queue         int // creates that may wait; 256
 	MaxResources  hutch.Resources
 	SweepInterval time.Duration // how often expiry, idleness and retention are looked at; 2 s
+	UseEvery      time.Duration // how often the nodes are told what was used; 5 s
 	SampleEvery   time.Duration // how often running sandboxes are measured; 5 s
 	Builder       Builder       // makes templates; nil = the server builds none
 	Images        Images        // loses the images that nothing needs; nil = all stay
@@ -202,6 +214,7 @@ type Control struct {
 	silences  silences
 	execs     *execLog
 	activity  *activity
+	telling   claims[hutch.SandboxID] // sandboxes of whose use the node is being told
 	watchers  *eventWatchers
 	tails     *quota.Quota[hutch.ProjectID]
 	meter     *meter

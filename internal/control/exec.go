@@ -60,6 +60,7 @@ func (c *Control) StartExec(ctx context.Context, p hutch.ProjectID, sid hutch.Sa
 func (c *Control) launch(ctx context.Context, sb hutch.Sandbox, x hutch.Exec, spec hutch.ExecSpec, stdin io.Reader) (hutch.Exec, error) {
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
+	c.promise(ctx, sb)
 	pid, at, err := c.nodes.StartExec(ctx, sb.ID, sb.Epoch, x.ID, spec)
 	if err != nil {
 		if errors.Is(err, hutch.ErrGuestUnresponsive) {

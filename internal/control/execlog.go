@@ -40,6 +40,7 @@ type execLog struct {
 // execEntry is a command that runs, or whose last write is not done.
 type execEntry struct {
 	rec    hutch.Exec
+	endsBy time.Time     // when it ends at the latest, by the monotonic clock
 	begun  chan struct{} // closed when its start is noted, or was abandoned
 	ended  chan struct{} // closed when rec has a result
 	events []hutch.Event // to store with the next write
@@ -64,7 +65,7 @@ func newExecLog(st store.Execs, log *slog.Logger, wake func()) *execLog {
 
 func newExecEntry(x hutch.Exec) *execEntry {
 	return &execEntry{
-		rec: x, begun: make(chan struct{}), ended: make(chan struct{}),
+		rec: x, endsBy: endsBy(x, time.Now()), begun: make(chan struct{}), ended: make(chan struct{}),
 		tried: make(chan struct{}), again: make(chan struct{}, 1),
 	}
 }
@@ -100,7 +101,7 @@ func (l *execLog) resume(x hutch.Exec, ev ...hutch.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[x.ID]
-	e.rec = x
+	e.rec, e.endsBy = x, endsBy(x, time.Now())
 	close(e.begun)
 	if len(ev) > 0 {
 		l.changedLocked(e, ev...)

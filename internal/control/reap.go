@@ -14,12 +14,13 @@ import (
 const purgeInterval = time.Minute
 
 // Run ends what has expired or idled or lost its owner, carries on what was left undone, makes
-// records and host agree, and removes old records, until ctx ends. The nodes hold deadlines
-// too; whoever comes first ends the sandbox, and the other finds it gone.
+// records and host agree, and removes old records, until ctx ends. The nodes hold deadlines and
+// idle timeouts too; whoever comes first ends the sandbox, and the other finds it gone.
 func (c *Control) Run(ctx context.Context) error {
 	c.wg.Go(func() { c.sampling(ctx) })
 	c.wg.Go(func() { c.reconciling(ctx) })
 	c.wg.Go(func() { c.preparing(ctx) })
+	c.wg.Go(func() { c.tellingUse(ctx) })
 	t := time.NewTicker(c.cfg.SweepInterval)
 	defer t.Stop()
 	var purged time.Time

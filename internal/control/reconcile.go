@@ -134,6 +134,7 @@ func (c *Control) takeBack(ctx context.Context, sb hutch.Sandbox) error {
 	if err != nil {
 		return err
 	}
+	c.restoreUse(sb.ID)
 	c.log.Warn("a sandbox that the node had lost is taken over", "sandbox", sb.ID, "op", "reconcile")
 	return c.nodes.WatchExecs(ctx, sb.ID, sb.Epoch, running)
 }

@@ -84,7 +84,6 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	c.activity.touch(sb.ID)
 	c.track(running)
 	if sb, err = c.clipRecord(ctx, sb); err != nil {
 		return err
@@ -98,6 +97,7 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 		// a sandbox that is given up.
 		return fmt.Errorf("take over %s: %w", sb.ID, err)
 	}
+	c.restoreUse(sb.ID)
 	failpoint.At(failpoint.RecoverAdopted)
 	err = c.nodes.WatchExecs(ctx, sb.ID, sb.Epoch, running)
 	if err != nil && !errors.Is(err, hutch.ErrSandboxGone) {
@@ -126,7 +126,7 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 func (c *Control) track(running []hutch.Exec) {
 	for _, x := range running {
 		if c.execs.track(x) {
-			c.activity.add(x.Sandbox, +1)
+			c.activity.resume(x.Sandbox, x.CreatedAt)
 		}
 	}
 }

@@ -55,6 +55,7 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 		out, err := c.update(ctx, id, sb.Epoch, func(s *hutch.Sandbox) error {
 			s.End(why, detail)
 			s.EndedAt = end
+			s.ActiveAt = later(s.ActiveAt, c.activity.lastUse(id))
 			s.Env = nil // the tenant's secrets have done their service
 			return nil
 		}, event(sb, sandboxEnded, "reason", string(why), "detail", detail))

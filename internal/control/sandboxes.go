@@ -226,7 +226,6 @@ func (c *Control) makeTurn(ctx context.Context, sb hutch.Sandbox, t hutch.Transi
 	out, err := c.finished(ctx, sb, t)
 	if err == nil {
 		failpoint.At(failpoint.TurnFinished)
-		c.activity.touch(id)
 		c.log.Info(string(to), "sandbox", id, "epoch", sb.Epoch, "op", string(t))
 	}
 	return out, err
@@ -275,6 +274,7 @@ func (c *Control) finishTransition(ctx context.Context, sb hutch.Sandbox) error 
 }
 
 func (c *Control) act(ctx context.Context, sb hutch.Sandbox, t hutch.Transition) error {
+	c.activity.touch(sb.ID) // before it is on record as running again, when no sweep may find it idle
 	switch t {
 	case hutch.Pausing:
 		if err := c.nodes.PauseSandbox(ctx, sb.ID, sb.Epoch); err != nil {

@@ -26,8 +26,8 @@ const (
 type Entry struct {
 	Name     hutch.SandboxID
 	Epoch    hutch.Epoch
-	Deadline time.Time // of the wall clock; its monotonic reading is of no account
-	Meta     []byte    // whatever the node agent wants back; at most MaxMeta bytes
+	Lifetime hutch.Lifetime
+	Meta     []byte // whatever the node agent wants back; at most MaxMeta bytes
 	Handles  runtime.Handles
 }
 
@@ -35,6 +35,7 @@ type Entry struct {
 // owns.
 type Kept struct {
 	Info
+	UsedAt  time.Time // as it was last told; zero = it was not
 	Meta    []byte
 	Handles runtime.Handles // all nil once it has exited
 }
@@ -82,9 +83,9 @@ func (c *Client) Close() { c.c.Close() }
 // connection lasts.
 func (c *Client) Attach(ctx context.Context) error { return c.call(ctx, opAttach, nil, nil) }
 
-// Put stores duplicates of a sandbox's handles with its deadline.
-func (c *Client) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error {
-	return c.PutEntry(ctx, Entry{Name: id, Epoch: e, Deadline: deadline, Handles: h})
+// Put stores duplicates of a sandbox's handles with its lifetime.
+func (c *Client) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, l hutch.Lifetime) error {
+	return c.PutEntry(ctx, Entry{Name: id, Epoch: e, Lifetime: l, Handles: h})
 }
 
 // PutEntry stores an entry, in place of one with the same name and epoch or an older one.
@@ -93,18 +94,21 @@ func (c *Client) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h r
 // There must be at least one process.
 func (c *Client) PutEntry(ctx context.Context, e Entry) error {
 	infos, files := fromHandles(e.Handles)
-	r := putRequest{Name: e.Name, Epoch: e.Epoch, Deadline: e.Deadline.UnixNano(), Meta: e.Meta, Files: infos}
+	r := putRequest{
+		Name: e.Name, Epoch: e.Epoch, Deadline: e.Lifetime.ExpiresAt.UnixNano(), use: useOf(e.Lifetime),
+		Meta: e.Meta, Files: infos,
+	}
 	if err := r.validate(len(files)); err != nil { // before a message is too large to say why
 		return err
 	}
 	return c.call(ctx, opPut, r, nil, files...)
 }
 
-// SetDeadline moves a sandbox's deadline and raises its epoch. It is hutch.ErrStale
+// SetLifetime changes a sandbox's lifetime and raises its epoch. It is hutch.ErrStale
 // with an older epoch, hutch.ErrNotFound where nothing is stored, and
 // hutch.ErrSandboxGone where the sandbox has exited or was killed.
-func (c *Client) SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error {
-	return c.call(ctx, opSetDeadline, deadlineRequest{Name: id, Epoch: e, Deadline: deadline.UnixNano()}, nil)
+func (c *Client) SetLifetime(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, l hutch.Lifetime) error {
+	return c.call(ctx, opSetDeadline, deadlineRequest{Name: id, Epoch: e, Deadline: l.ExpiresAt.UnixNano(), use: useOf(l)}, nil)
 }
 
 // Get returns what is stored of a sandbox; hutch.ErrNotFound if that is nothing.
@@ -124,7 +128,7 @@ func (c *Client) Get(ctx context.Context, id hutch.SandboxID) (Kept, error) {
 		closeFiles(files)
 		return Kept{}, fmt.Errorf("get %s from keeper: %w", id, err)
 	}
-	return Kept{Info: r.Info, Meta: r.Meta, Handles: h}, nil
+	return Kept{Info: r.Info, UsedAt: r.usedAt(time.Now()), Meta: r.Meta, Handles: h}, nil
 }
 
 // List describes every entry, ordered by name. What changes meanwhile may be missing.

@@ -13,43 +13,75 @@ import (
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
-// enforce kills what is overdue and sets the alarm for what comes next.
+// never is how long the timer of idle timeouts is set to while there is none: it is made
+// anew by every change.
+const never = time.Duration(1<<63 - 1)
+
+// enforce kills what is overdue and sets the alarms for what comes next.
 func (k *Keeper) enforce() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now().UnixNano()
+	now := time.Now()
 	for id, e := range k.entries {
-		if e.exitedAt == 0 && k.dueLocked(e) <= now {
-			k.killLocked(id, e, ReasonDeadline)
+		if reason := k.overdueLocked(e, now); reason != "" {
+			k.killLocked(id, e, reason)
 			failpoint.At(failpoint.KeeperKilled)
 		}
 	}
 	k.rearmLocked()
 }
 
-// dueLocked is the instant at which the keeper has to act on a living entry.
-func (k *Keeper) dueLocked(e *entry) int64 {
+// overdueLocked says why the keeper has to kill an entry now; empty if it does not.
+func (k *Keeper) overdueLocked(e *entry, now time.Time) string {
+	due, idle := k.dueLocked(e)
 	switch {
-	case e.triedAt != 0:
-		return e.triedAt + int64(killRetry)
-	case len(k.attached) > 0:
-		return e.deadline + int64(Grace)
+	case due != 0 && due <= now.UnixNano():
+		return ReasonDeadline // or it is a kill that is tried again, whose reason stays
+	case !idle.IsZero() && !now.Before(idle):
+		return ReasonIdle
 	}
-	return e.deadline
+	return ""
+}
+
+// dueLocked is when the keeper has to act on an entry: by the wall clock in Unix
+// nanoseconds, and by the monotonic clock. Either is zero if it never has to.
+func (k *Keeper) dueLocked(e *entry) (due int64, idle time.Time) {
+	switch {
+	case e.exitedAt != 0:
+		return 0, time.Time{}
+	case e.triedAt != 0:
+		return e.triedAt + int64(killRetry), time.Time{}
+	}
+	grace := time.Duration(0)
+	if len(k.attached) > 0 {
+		grace = Grace
+	}
+	idle = hutch.Lifetime{UsedAt: e.usedAt, Idle: e.idle}.IdlesAt()
+	if !idle.IsZero() {
+		idle = idle.Add(grace)
+	}
+	return e.deadline + int64(grace), idle
 }
 
 func (k *Keeper) rearmLocked() {
 	var next int64
+	var nextIdle time.Time
 	for _, e := range k.entries {
-		if e.exitedAt != 0 {
-			continue
-		}
-		if due := k.dueLocked(e); next == 0 || due < next {
+		due, idle := k.dueLocked(e)
+		if due != 0 && (next == 0 || due < next) {
 			next = due
+		}
+		if !idle.IsZero() && (nextIdle.IsZero() || idle.Before(nextIdle)) {
+			nextIdle = idle
 		}
 	}
 	if err := k.alarm.set(next); err != nil && !k.closed {
 		k.log.Error("timer not set: deadlines are not kept", "error", err)
+	}
+	if nextIdle.IsZero() {
+		k.idle.Reset(never)
+	} else {
+		k.idle.Reset(time.Until(nextIdle))
 	}
 }
 

@@ -29,7 +29,8 @@ func (k *Keeper) put(p putRequest, files []held) error {
 		return err
 	}
 	k.dropLocked(p.Name)
-	e := &entry{epoch: p.Epoch, deadline: p.Deadline, meta: p.Meta, files: files, stop: cancel}
+	e := &entry{epoch: p.Epoch, meta: p.Meta, files: files, stop: cancel}
+	e.live(p.Deadline, p.use)
 	k.entries[p.Name] = e
 	k.files += e.count()
 	failpoint.At(failpoint.KeeperStored)
@@ -85,7 +86,7 @@ func (k *Keeper) forgetOldestLocked() bool {
 	return true
 }
 
-// setDeadline moves a living entry's deadline and raises its epoch.
+// setDeadline moves a living entry's deadlines and raises its epoch.
 func (k *Keeper) setDeadline(r deadlineRequest) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -98,7 +99,8 @@ func (k *Keeper) setDeadline(r deadlineRequest) error {
 	case e.exitedAt != 0 || e.killedAt != 0:
 		return hutch.ErrSandboxGone
 	}
-	e.epoch, e.deadline = r.Epoch, r.Deadline
+	e.epoch = r.Epoch
+	e.live(r.Deadline, r.use)
 	failpoint.At(failpoint.KeeperMoved)
 	k.rearmLocked()
 	return nil
@@ -117,7 +119,7 @@ func (k *Keeper) get(id hutch.SandboxID) (getReply, []int, error) {
 	if err != nil {
 		return getReply{}, nil, err
 	}
-	return getReply{Info: e.info(id), Meta: e.meta}, fds, nil
+	return getReply{Info: e.info(id), use: useOf(hutch.Lifetime{UsedAt: e.usedAt, Idle: e.idle}), Meta: e.meta}, fds, nil
 }
 
 // list returns up to limit entries whose names come after after, in order.
@@ -175,6 +177,11 @@ func (k *Keeper) noteExit(id hutch.SandboxID, e *entry) {
 	k.log.Info("sandbox has exited", "sandbox", id, "epoch", e.epoch, "killed", e.killedAt != 0)
 	k.rearmLocked()
 	k.checkDrainedLocked()
+}
+
+// live sets how long an entry lives.
+func (e *entry) live(deadline int64, u use) {
+	e.deadline, e.usedAt, e.idle = deadline, u.usedAt(time.Now()), time.Duration(u.Idle)
 }
 
 // count is how many descriptors an entry takes: its files and one for the watch.

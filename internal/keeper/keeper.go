@@ -1,10 +1,10 @@
 // Package keeper stores what must outlive the node agent: each sandbox's descriptors
-// (the stream to the guest, the network link, its processes) and its deadline. A node
+// (the stream to the guest, the network link, its processes) and its deadlines. A node
 // agent that comes back after a crash or an upgrade gets duplicates of them and goes on.
 //
 // The keeper is a process of its own that does nothing else: it never reads a descriptor
 // it stores, starts nothing, and writes nothing to disk but its log. By itself it acts in
-// one case only, when a sandbox is past its deadline:
+// one case only, when a sandbox is past its deadline or was not used for its idle timeout:
 //
 //   - while no node agent is attached it kills the sandbox then;
 //   - while one is, it leaves it [Grace] to do so itself, and then kills nonetheless: a
@@ -14,8 +14,10 @@
 // the node agent deletes it.
 //
 // Deadlines are instants of the wall clock, and hold through suspend and through steps of
-// the clock: the one timer is a timerfd on CLOCK_REALTIME, which counts sleep as time and
-// also wakes the keeper when the clock is set.
+// the clock: their timer is a timerfd on CLOCK_REALTIME, which counts sleep as time and
+// also wakes the keeper when the clock is set. Idle time is counted by the monotonic clock
+// instead, and not while the host sleeps: a clock that is set makes nobody idle, nor does a
+// host on which nobody could have worked.
 //
 // Every entry carries its sandbox's epoch; a call with an older one is
 // [hutch.ErrStale].
@@ -57,13 +59,16 @@ const (
 // Why the keeper kills a sandbox.
 const (
 	ReasonDeadline = "deadline" // it is past it
+	ReasonIdle     = "idle"     // it was not used for as long as it may be
 	ReasonStop     = "stop"     // the keeper was told to end with every sandbox
 )
 
 // entry is what is stored of one sandbox. Once ended it holds no descriptors.
 type entry struct {
 	epoch    hutch.Epoch
-	deadline int64 // wall clock, Unix nanoseconds
+	deadline int64         // wall clock, Unix nanoseconds
+	usedAt   time.Time     // monotonic: its last use as far as is known; zero if it is not
+	idle     time.Duration // how long it is kept after that; 0 = to its deadline
 	meta     []byte
 	files    []held
 	stop     context.CancelFunc // ends the watch on its exit
@@ -77,8 +82,9 @@ type entry struct {
 // Keeper holds the entries. It is safe for concurrent use.
 type Keeper struct {
 	log      *slog.Logger
-	alarm    *alarm
-	maxFiles int // over all entries
+	alarm    *alarm      // for deadlines
+	idle     *time.Timer // for idle timeouts
+	maxFiles int         // over all entries
 
 	wg sync.WaitGroup // watches on exits
 
@@ -97,12 +103,14 @@ func newKeeper(log *slog.Logger, maxFiles int) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{
+	k := &Keeper{
 		log: log, alarm: a, maxFiles: maxFiles,
 		entries:  map[hutch.SandboxID]*entry{},
 		attached: map[uint64]bool{},
 		drained:  make(chan struct{}),
-	}, nil
+	}
+	k.idle = time.NewTimer(never)
+	return k, nil
 }
 
 // run keeps the deadlines until ctx ends. It then drops every entry, killing nothing.
@@ -110,6 +118,7 @@ func (k *Keeper) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, k.alarm.close)
 	defer stop()
 	defer k.close()
+	k.wg.Go(func() { k.runIdle(ctx) })
 	for {
 		if err := k.alarm.wait(); err != nil {
 			if ctx.Err() != nil {
@@ -118,6 +127,19 @@ func (k *Keeper) run(ctx context.Context) error {
 			return fmt.Errorf("wait for the next deadline: %w", err)
 		}
 		k.enforce()
+	}
+}
+
+// runIdle keeps the idle timeouts until ctx ends.
+func (k *Keeper) runIdle(ctx context.Context) {
+	defer k.idle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.idle.C:
+			k.enforce()
+		}
 	}
 }
 

@@ -76,10 +76,10 @@ func agent(dir string) error {
 		return err
 	}
 	h := runtime.Handles{Guest: r, Procs: []*os.File{proc}}
-	if err := c.Put(ctx, "mine", 3, h, time.Now().Add(time.Hour)); err != nil {
+	if err := c.Put(ctx, "mine", 3, h, until(time.Now().Add(time.Hour))); err != nil {
 		return err
 	}
-	if err := c.Put(ctx, "overdue", 1, sleepHandles(nil), time.Now().Add(-time.Second)); err != nil {
+	if err := c.Put(ctx, "overdue", 1, sleepHandles(nil), until(time.Now().Add(-time.Second))); err != nil {
 		return err
 	}
 	fmt.Println("stored", cmd.Process.Pid)
@@ -150,9 +150,12 @@ func sleepHandles(t testing.TB) runtime.Handles {
 	return runtime.Handles{Procs: []*os.File{f}}
 }
 
+// until is a lifetime that only a deadline ends.
+func until(deadline time.Time) hutch.Lifetime { return hutch.Lifetime{ExpiresAt: deadline} }
+
 func put(t *testing.T, c *Client, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) {
 	t.Helper()
-	if err := c.Put(t.Context(), id, e, h, deadline); err != nil {
+	if err := c.Put(t.Context(), id, e, h, until(deadline)); err != nil {
 		t.Fatalf("put %s: %v", id, err)
 	}
 }
@@ -202,7 +205,7 @@ func TestWhatIsPutComesBack(t *testing.T) {
 	h.Guest, h.Link, h.LinkKind = guest, link, runtime.LinkPackets
 	deadline := time.Now().Add(time.Hour)
 	meta := []byte(strings.Repeat("m", MaxMeta))
-	if err := c.PutEntry(t.Context(), Entry{Name: "i1", Epoch: 4, Deadline: deadline, Meta: meta, Handles: h}); err != nil {
+	if err := c.PutEntry(t.Context(), Entry{Name: "i1", Epoch: 4, Lifetime: until(deadline), Meta: meta, Handles: h}); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = guestFar.WriteString("guest")
@@ -279,7 +282,7 @@ func TestLaterDeadlineDoesNotHideAnEarlierOne(t *testing.T) {
 	if !pidfd.Alive(late.Procs[0]) {
 		t.Fatal("the one with time left was killed too")
 	}
-	if err := c.SetDeadline(t.Context(), "late", 2, time.Now().Add(50*time.Millisecond)); err != nil {
+	if err := c.SetLifetime(t.Context(), "late", 2, until(time.Now().Add(50*time.Millisecond))); err != nil {
 		t.Fatal(err)
 	}
 	waitExit(t, late.Procs[0])
@@ -320,10 +323,10 @@ func TestExitIsNoted(t *testing.T) {
 	if !k.KilledAt.IsZero() || k.Reason != "" {
 		t.Errorf("an exit of its own is noted as a kill: %+v", k.Info)
 	}
-	if err := c.SetDeadline(t.Context(), "i1", 1, time.Now().Add(time.Hour)); !errors.Is(err, hutch.ErrSandboxGone) {
+	if err := c.SetLifetime(t.Context(), "i1", 1, until(time.Now().Add(time.Hour))); !errors.Is(err, hutch.ErrSandboxGone) {
 		t.Errorf("new deadline for a dead sandbox: got %v, want ErrSandboxGone", err)
 	}
-	if err := c.Put(t.Context(), "i1", 1, sleepHandles(t), time.Now().Add(time.Hour)); !errors.Is(err, hutch.ErrSandboxGone) {
+	if err := c.Put(t.Context(), "i1", 1, sleepHandles(t), until(time.Now().Add(time.Hour))); !errors.Is(err, hutch.ErrSandboxGone) {
 		t.Errorf("put over the note: got %v, want ErrSandboxGone", err)
 	}
 	put(t, c, "i1", 2, sleepHandles(t), time.Now().Add(time.Hour))
@@ -338,16 +341,16 @@ func TestStaleEpochIsRefused(t *testing.T) {
 	c, _ := startKeeper(t)
 	hour := time.Now().Add(time.Hour)
 	put(t, c, "i1", 5, sleepHandles(t), hour)
-	if err := c.Put(t.Context(), "i1", 4, sleepHandles(t), hour); !errors.Is(err, hutch.ErrStale) {
+	if err := c.Put(t.Context(), "i1", 4, sleepHandles(t), until(hour)); !errors.Is(err, hutch.ErrStale) {
 		t.Errorf("put: got %v, want ErrStale", err)
 	}
-	if err := c.SetDeadline(t.Context(), "i1", 4, hour); !errors.Is(err, hutch.ErrStale) {
+	if err := c.SetLifetime(t.Context(), "i1", 4, until(hour)); !errors.Is(err, hutch.ErrStale) {
 		t.Errorf("set deadline: got %v, want ErrStale", err)
 	}
-	if err := c.SetDeadline(t.Context(), "i1", 6, hour.Add(time.Hour)); err != nil {
+	if err := c.SetLifetime(t.Context(), "i1", 6, until(hour.Add(time.Hour))); err != nil {
 		t.Errorf("set deadline at a newer epoch: %v", err)
 	}
-	if err := c.Put(t.Context(), "i1", 5, sleepHandles(t), hour); !errors.Is(err, hutch.ErrStale) {
+	if err := c.Put(t.Context(), "i1", 5, sleepHandles(t), until(hour)); !errors.Is(err, hutch.ErrStale) {
 		t.Errorf("put after the epoch was raised: got %v, want ErrStale", err)
 	}
 	infos, err := c.List(t.Context())
@@ -366,14 +369,15 @@ func TestPutIsChecked(t *testing.T) {
 		many[i] = proc
 	}
 	for name, e := range map[string]Entry{
-		"no process":            {Name: "i1", Deadline: hour, Handles: runtime.Handles{Guest: r}},
-		"a pipe as process":     {Name: "i1", Deadline: hour, Handles: runtime.Handles{Procs: []*os.File{r}}},
-		"no name":               {Deadline: hour, Handles: runtime.Handles{Procs: []*os.File{proc}}},
-		"name that is a path":   {Name: "../x", Deadline: hour, Handles: runtime.Handles{Procs: []*os.File{proc}}},
-		"no deadline":           {Name: "i1", Deadline: time.Unix(0, 0), Handles: runtime.Handles{Procs: []*os.File{proc}}},
-		"too much meta":         {Name: "i1", Deadline: hour, Meta: make([]byte, MaxMeta+1), Handles: runtime.Handles{Procs: []*os.File{proc}}},
-		"too many files":        {Name: "i1", Deadline: hour, Handles: runtime.Handles{Procs: many}},
-		"kind of link too long": {Name: "i1", Deadline: hour, Handles: runtime.Handles{Link: r, LinkKind: runtime.LinkKind(strings.Repeat("k", 40)), Procs: []*os.File{proc}}},
+		"no process":                 {Name: "i1", Lifetime: until(hour), Handles: runtime.Handles{Guest: r}},
+		"a pipe as process":          {Name: "i1", Lifetime: until(hour), Handles: runtime.Handles{Procs: []*os.File{r}}},
+		"no name":                    {Lifetime: until(hour), Handles: runtime.Handles{Procs: []*os.File{proc}}},
+		"name that is a path":        {Name: "../x", Lifetime: until(hour), Handles: runtime.Handles{Procs: []*os.File{proc}}},
+		"no deadline":                {Name: "i1", Lifetime: until(time.Unix(0, 0)), Handles: runtime.Handles{Procs: []*os.File{proc}}},
+		"kept for less than no time": {Name: "i1", Lifetime: hutch.Lifetime{ExpiresAt: hour, UsedAt: hour, Idle: -1}, Handles: runtime.Handles{Procs: []*os.File{proc}}},
+		"too much meta":              {Name: "i1", Lifetime: until(hour), Meta: make([]byte, MaxMeta+1), Handles: runtime.Handles{Procs: []*os.File{proc}}},
+		"too many files":             {Name: "i1", Lifetime: until(hour), Handles: runtime.Handles{Procs: many}},
+		"kind of link too long":      {Name: "i1", Lifetime: until(hour), Handles: runtime.Handles{Link: r, LinkKind: runtime.LinkKind(strings.Repeat("k", 40)), Procs: []*os.File{proc}}},
 	} {
 		if err := c.PutEntry(t.Context(), e); !errors.Is(err, hutch.ErrBadRequest) {
 			t.Errorf("%s: got %v, want ErrBadRequest", name, err)
@@ -396,7 +400,7 @@ func TestDeleteForgetsAndEndsNothing(t *testing.T) {
 	if _, err := c.Get(t.Context(), "i1"); !errors.Is(err, hutch.ErrNotFound) {
 		t.Errorf("get: got %v, want ErrNotFound", err)
 	}
-	if err := c.SetDeadline(t.Context(), "i1", 1, time.Now()); !errors.Is(err, hutch.ErrNotFound) {
+	if err := c.SetLifetime(t.Context(), "i1", 1, until(time.Now())); !errors.Is(err, hutch.ErrNotFound) {
 		t.Errorf("set deadline: got %v, want ErrNotFound", err)
 	}
 	if !pidfd.Alive(h.Procs[0]) {
@@ -524,7 +528,7 @@ func TestTermLeavesWithTheLastSandbox(t *testing.T) {
 	if err := c.Delete(t.Context(), "i2"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.SetDeadline(t.Context(), "i1", 1, time.Now().Add(20*time.Millisecond)); err != nil {
+	if err := c.SetLifetime(t.Context(), "i1", 1, until(time.Now().Add(20*time.Millisecond))); err != nil {
 		t.Fatal(err)
 	}
 	waitExit(t, h.Procs[0])

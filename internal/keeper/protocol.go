@@ -43,6 +43,42 @@ type FileInfo struct {
 	Process bool   `json:"process,omitempty"` // a pidfd, which the keeper kills at the deadline
 }
 
+// use is how a sandbox is used. An instant of one process's monotonic clock says nothing to
+// another process, so it goes as a span.
+type use struct {
+	Ago  *int64 `json:"used_ago,omitempty"` // nanoseconds since its last use, negative if that is to come; nil = not known
+	Idle int64  `json:"idle,omitempty"`     // nanoseconds for which it is kept after that; 0 = to its deadline
+}
+
+// maxAgo bounds both, so that they can be added to any instant: 146 years.
+const maxAgo = 1 << 62
+
+func useOf(l hutch.Lifetime) use {
+	if l.UsedAt.IsZero() {
+		return use{}
+	}
+	ago := int64(time.Since(l.UsedAt))
+	return use{Ago: &ago, Idle: int64(l.Idle)}
+}
+
+// usedAt is the instant of the last use; zero if that is not known.
+func (u use) usedAt(now time.Time) time.Time {
+	if u.Ago == nil {
+		return time.Time{}
+	}
+	return now.Add(-time.Duration(*u.Ago))
+}
+
+func (u use) validate() error {
+	if u.Ago != nil && (*u.Ago > maxAgo || *u.Ago < -maxAgo) {
+		return hutch.FieldErrorf("used_ago", "must be within %d nanoseconds", int64(maxAgo))
+	}
+	if u.Idle < 0 || u.Idle > maxAgo {
+		return hutch.FieldErrorf("idle", "must be from 0 to %d nanoseconds", int64(maxAgo))
+	}
+	return nil
+}
+
 // Info describes an entry.
 type Info struct {
 	Name     hutch.SandboxID `json:"name"`
@@ -50,22 +86,32 @@ type Info struct {
 	Deadline time.Time       `json:"deadline"`
 	Files    []FileInfo      `json:"files"`            // in order; none once it has exited
 	KilledAt time.Time       `json:"killed_at"`        // when the keeper killed it; zero if it did not
-	Reason   string          `json:"reason,omitempty"` // why it did: ReasonDeadline or ReasonStop
+	Reason   string          `json:"reason,omitempty"` // why it did: one of the Reason constants
 	ExitedAt time.Time       `json:"exited_at"`        // when the keeper saw it exit; zero while it lives
+}
+
+// End is why the sandbox ended, if the keeper killed it.
+func (i Info) End() hutch.SandboxEnd {
+	if i.Reason == ReasonIdle {
+		return hutch.EndIdle
+	}
+	return hutch.EndExpired
 }
 
 type putRequest struct {
 	Name     hutch.SandboxID `json:"name"`
 	Epoch    hutch.Epoch     `json:"epoch"`
 	Deadline int64           `json:"deadline"` // Unix nanoseconds
-	Meta     []byte          `json:"meta,omitempty"`
-	Files    []FileInfo      `json:"files"`
+	use
+	Meta  []byte     `json:"meta,omitempty"`
+	Files []FileInfo `json:"files"`
 }
 
 type deadlineRequest struct {
 	Name     hutch.SandboxID `json:"name"`
 	Epoch    hutch.Epoch     `json:"epoch"`
 	Deadline int64           `json:"deadline"`
+	use
 }
 
 type nameRequest struct {
@@ -74,6 +120,7 @@ type nameRequest struct {
 
 type getReply struct {
 	Info
+	use
 	Meta []byte `json:"meta,omitempty"`
 }
 
@@ -97,6 +144,9 @@ func (p *putRequest) validate(fds int) error {
 	}
 	if p.Deadline <= 0 {
 		return hutch.FieldErrorf("deadline", "must be an instant: every sandbox ends some time")
+	}
+	if err := p.use.validate(); err != nil {
+		return err
 	}
 	if len(p.Meta) > MaxMeta {
 		return hutch.FieldErrorf("meta", "%d bytes are more than %d", len(p.Meta), MaxMeta)
@@ -155,6 +205,9 @@ func (k *Keeper) handle(c *fdpass.Call) (any, []int, error) {
 		}
 		if r.Deadline <= 0 {
 			return nil, nil, hutch.FieldErrorf("deadline", "must be an instant: every sandbox ends some time")
+		}
+		if err := r.validate(); err != nil {
+			return nil, nil, err
 		}
 		return nil, nil, k.setDeadline(r)
 	case opGet:

@@ -29,13 +29,19 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 	case !kept.Killed.IsZero():
 		closeHandles(kept.Handles)
 		n.reports.SandboxUsed(ctx, rec.ID, kept.Killed, 0)
+		if kept.Why == hutch.EndIdle {
+			return hutch.EndIdle, n.gone(ctx, rec.ID, idledDetail)
+		}
 		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
 	case !kept.Exited.IsZero():
 		closeHandles(kept.Handles)
 		n.reports.SandboxUsed(ctx, rec.ID, kept.Exited, 0)
+		// If it was due, the process before ended it, and did not come to record that.
 		if !rec.ExpiresAt.IsZero() && !kept.Exited.Before(rec.ExpiresAt) {
-			// The process before ended it, and did not come to record that.
 			return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
+		}
+		if rec.State == hutch.StateRunning && rec.IdleTimeout > 0 && !kept.UsedAt.IsZero() && kept.Exited.Sub(kept.UsedAt) >= rec.IdleTimeout {
+			return hutch.EndIdle, n.gone(ctx, rec.ID, idledDetail)
 		}
 		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
 	}
@@ -58,6 +64,9 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 	}
 	failpoint.At(failpoint.AdoptMade)
 	b := newBox(n, rec, sb, nil)
+	if !kept.UsedAt.IsZero() {
+		b.setUsed(kept.UsedAt)
+	}
 	n.stats(b) // what the kernel has ended so far is no coming command's end
 	// The record may have a later deadline and epoch than the process before came to tell.
 	n.tellEpoch(ctx, b)

@@ -31,7 +31,7 @@ func TestAdopt(t *testing.T) {
 	if res := b.reports.ends[ended]; len(res.Stdout.Head) != 300 {
 		t.Errorf("what ended meanwhile is told without its output: %+v", res)
 	}
-	if k := b.shelf.has(rec.ID); k.epoch != rec.Epoch || !k.deadline.Equal(rec.ExpiresAt) {
+	if k := b.shelf.has(rec.ID); k.epoch != rec.Epoch || !k.lifetime.ExpiresAt.Equal(rec.ExpiresAt) {
 		t.Errorf("the keeper was not told what the row says: %+v", k)
 	}
 	var got string
@@ -67,6 +67,15 @@ func TestAdoptWhatIsGone(t *testing.T) {
 			b.shelf.has(rec.ID).Killed = time.Now()
 			b.host.Guest(rec.ID).Crash()
 		}, hutch.EndExpired, true},
+		"killed by the keeper, idle": {func(b *bench, rec hutch.Sandbox) {
+			b.shelf.has(rec.ID).Killed, b.shelf.has(rec.ID).Why = time.Now(), hutch.EndIdle
+			b.host.Guest(rec.ID).Crash()
+		}, hutch.EndIdle, true},
+		"ended for idleness, and not recorded": {func(b *bench, rec hutch.Sandbox) {
+			b.shelf.has(rec.ID).lifetime.UsedAt = time.Now().Add(-idleAfter)
+			b.shelf.has(rec.ID).Exited = time.Now()
+			b.host.Guest(rec.ID).Crash()
+		}, hutch.EndIdle, true},
 		"exited": {func(b *bench, rec hutch.Sandbox) {
 			b.shelf.has(rec.ID).Exited = time.Now()
 			b.host.Guest(rec.ID).Crash()
@@ -80,6 +89,7 @@ func TestAdoptWhatIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			rec := b.start()
+			rec.IdleTimeout = idleAfter
 			b.restart()
 			c.happen(b, rec)
 			why, err := b.Adopt(b.ctx(), rec)

@@ -35,10 +35,14 @@ type box struct {
 	clock *atomic.Int64 // the node's
 	heard atomic.Int64  // by it, when the guest last gave a sign of life
 
+	telling sync.Mutex    // orders what the keeper is told of its lifetime
+	idle    time.Duration // how long it is kept without use; 0 = to its deadline
+
 	mu       sync.Mutex
 	pulse    pulse
 	epoch    hutch.Epoch
 	deadline time.Time
+	used     time.Time // hutch.Lifetime.UsedAt
 	paused   bool
 	run      context.Context //nolint:containedctx // ends, with the reason, when the sandbox is paused or ended
 	endRun   context.CancelCauseFunc
@@ -76,8 +80,12 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox, client *guestclient.
 		done:     make(chan struct{}),
 		epoch:    rec.Epoch,
 		deadline: wall(rec.ExpiresAt),
+		used:     time.Now(),
 		paused:   rec.State == hutch.StatePaused,
 		watched:  map[hutch.ExecID]*execWatch{},
+	}
+	if rec.IdleTimeout > 0 {
+		b.idle = rec.IdleTimeout + n.cfg.IdleSlack
 	}
 	if len(h.Procs) > 0 {
 		b.proc = h.Procs[0]
@@ -191,6 +199,9 @@ func (b *box) setPaused(p bool) {
 		b.endRun(hutch.Errorf(hutch.CodeInvalidState, "sandbox %s was paused", b.id))
 	case b.paused && !p:
 		b.resumed = time.Now()
+		if b.used.Before(b.resumed) {
+			b.used = b.resumed
+		}
 		b.beginRunLocked()
 		if b.ending != "" {
 			b.endRun(b.goneLocked(nil))
@@ -210,16 +221,4 @@ func (b *box) stoodStill(d time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.paused || time.Since(b.resumed) < d
-}
-
-func (b *box) setDeadline(t time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.deadline = wall(t)
-}
-
-func (b *box) currentDeadline() time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.deadline
 }

@@ -2,7 +2,7 @@
 //
 // It owns what lives and dies with a sandbox on this host: its machine (through the
 // runtime port), its place in the keeper and on the egress gateway, the connection to
-// its guest agent, a watch on each of its commands, and its deadline. It keeps no
+// its guest agent, a watch on each of its commands, and its lifetime. It keeps no
 // records: what must be remembered it tells its [Reports], which the control plane
 // implements, and after a restart it is told what to adopt.
 //
@@ -14,7 +14,8 @@
 // sandbox, never the node.
 //
 // Lock order: Node.mu, then box.mu. Neither is held across a call to the runtime, the
-// guest, the keeper or Reports.
+// guest, the keeper or Reports. box.telling comes before both, and is held across calls to the
+// keeper: what that is told of a sandbox's lifetime last is then what holds.
 //
 // Whoever works inside a sandbox, with files, ports or shells, does so through [Node.Guest],
 // for one run of the sandbox: whatever is under way is cut when it is paused or ended.
@@ -34,12 +35,12 @@ import (
 	"hutch.dev/hutch/internal/runtime"
 )
 
-// Keeper holds what must outlive this process: descriptors and deadlines.
+// Keeper holds what must outlive this process: descriptors and lifetimes.
 type Keeper interface {
-	// Put stores duplicates of a sandbox's handles under its id, with its deadline.
-	Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error
-	// SetDeadline changes the deadline and the epoch of what is stored.
-	SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error
+	// Put stores duplicates of a sandbox's handles under its id, with its lifetime.
+	Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, l hutch.Lifetime) error
+	// SetLifetime changes the lifetime and the epoch of what is stored.
+	SetLifetime(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, l hutch.Lifetime) error
 	// Get returns fresh duplicates, which the caller owns, and what the keeper saw
 	// happen to the sandbox. hutch.ErrNotFound if it holds nothing of that name.
 	Get(ctx context.Context, id hutch.SandboxID) (Kept, error)
@@ -52,8 +53,10 @@ type Keeper interface {
 // Kept is what a keeper hands back.
 type Kept struct {
 	Handles runtime.Handles
-	Killed  time.Time // when the keeper ended it at its deadline; zero if it did not
-	Exited  time.Time // when the keeper saw it exit; zero if it did not
+	Killed  time.Time        // when the keeper ended it; zero if it did not
+	Why     hutch.SandboxEnd // it did: hutch.EndExpired or hutch.EndIdle
+	Exited  time.Time        // when the keeper saw it exit; zero if it did not
+	UsedAt  time.Time        // the last that it was told of hutch.Lifetime.UsedAt; zero if nothing
 }
 
 // Egress is the gateway that serves the links.
@@ -115,6 +118,10 @@ type Config struct {
 	// EndSilent is after how long without an answer, counted in the same way, a sandbox is
 	// ended. 0 = it is kept.
 	EndSilent time.Duration
+	// IdleSlack is how much longer than its idle timeout a sandbox is kept here and in the keeper:
+	// they are told of its use now and then only. 0 = 10 s, twice what the control plane leaves
+	// between two times.
+	IdleSlack time.Duration
 	// Silence is how long a guest may send nothing to who follows a command. 0 = 30 s: it
 	// says every 10 s that it has nothing to say.
 	Silence time.Duration
@@ -154,6 +161,7 @@ func New(cfg Config, rt runtime.Runtime, k Keeper, e Egress, r Reports) *Node {
 	def(&cfg.CallTimeout, 10*time.Second)
 	def(&cfg.StopSlack, 5*time.Second)
 	def(&cfg.Silence, 30*time.Second)
+	def(&cfg.IdleSlack, 10*time.Second)
 	def(&cfg.Answer, 3*time.Second)
 	def(&cfg.Idle, 5*time.Minute)
 	work, cancel := context.WithCancelCause(context.Background())

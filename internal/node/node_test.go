@@ -29,10 +29,10 @@ type shelf struct {
 type shelved struct {
 	Kept
 	epoch    hutch.Epoch
-	deadline time.Time
+	lifetime hutch.Lifetime
 }
 
-func (s *shelf) Put(_ context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error {
+func (s *shelf) Put(_ context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, l hutch.Lifetime) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fail != nil {
@@ -45,11 +45,11 @@ func (s *shelf) Put(_ context.Context, id hutch.SandboxID, e hutch.Epoch, h runt
 	if old := s.kept[id]; old != nil {
 		closeHandles(old.Handles)
 	}
-	s.kept[id] = &shelved{Kept{Handles: dup}, e, deadline}
+	s.kept[id] = &shelved{Kept{Handles: dup}, e, l}
 	return nil
 }
 
-func (s *shelf) SetDeadline(_ context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error {
+func (s *shelf) SetLifetime(_ context.Context, id hutch.SandboxID, e hutch.Epoch, l hutch.Lifetime) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.kept[id]
@@ -61,7 +61,7 @@ func (s *shelf) SetDeadline(_ context.Context, id hutch.SandboxID, e hutch.Epoch
 	case e < k.epoch:
 		return hutch.ErrStale
 	}
-	k.epoch, k.deadline = e, deadline
+	k.epoch, k.lifetime = e, l
 	return nil
 }
 
@@ -76,7 +76,7 @@ func (s *shelf) Get(_ context.Context, id hutch.SandboxID) (Kept, error) {
 		return Kept{}, hutch.ErrNotFound
 	}
 	dup, err := duplicates(k.Handles)
-	return Kept{Handles: dup, Killed: k.Killed, Exited: k.Exited}, err
+	return Kept{Handles: dup, Killed: k.Killed, Why: k.Why, Exited: k.Exited, UsedAt: k.lifetime.UsedAt}, err
 }
 
 func (s *shelf) Delete(_ context.Context, id hutch.SandboxID) error {
@@ -348,7 +348,7 @@ func TestStartStages(t *testing.T) {
 			t.Errorf("stage %s took %s", s, stages[s])
 		}
 	}
-	if k := b.shelf.has(rec.ID); k == nil || k.epoch != 3 || !k.deadline.Equal(rec.ExpiresAt) {
+	if k := b.shelf.has(rec.ID); k == nil || k.epoch != 3 || !k.lifetime.ExpiresAt.Equal(rec.ExpiresAt) {
 		t.Errorf("kept: %+v", k)
 	}
 	h := b.host.Guest(rec.ID).Hello()
@@ -494,12 +494,12 @@ func TestDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []hutch.SandboxID{rec.ID, b.start().ID} { // one that was changed, and one that was not
-		if d := b.find(id).currentDeadline(); d != d.Round(0) {
+		if d := b.find(id).lifetime().ExpiresAt; d != d.Round(0) {
 			t.Errorf("%v holds by the monotonic clock: a step of the wall clock, and a suspended host, would not be seen", d)
 		}
 	}
 	b.endExpired(rec.ExpiresAt)
-	if k := b.shelf.has(rec.ID); k == nil || !k.deadline.Equal(at) {
+	if k := b.shelf.has(rec.ID); k == nil || !k.lifetime.ExpiresAt.Equal(at) {
 		t.Errorf("the keeper has %+v", k)
 	}
 	// A new keeper that does not know the sandbox yet is given it.
@@ -509,7 +509,7 @@ func TestDeadline(t *testing.T) {
 	if err := b.SetDeadline(b.ctx(), rec.ID, rec.Epoch, at); err != nil {
 		t.Errorf("with a keeper that holds nothing: %v", err)
 	}
-	if k := b.shelf.has(rec.ID); k == nil || !k.deadline.Equal(at) || len(k.Handles.Procs) == 0 {
+	if k := b.shelf.has(rec.ID); k == nil || !k.lifetime.ExpiresAt.Equal(at) || len(k.Handles.Procs) == 0 {
 		t.Errorf("the new keeper has %+v", k)
 	}
 	b.shelf.set(hutch.ErrUnavailable)

@@ -14,16 +14,6 @@ func (n *Node) RefillKeeper(ctx context.Context) error {
 	return n.each(&n.fills.keeper, func(b *box) error { return n.keep(ctx, b) })
 }
 
-// keep gives the keeper a sandbox's handles and its deadline, which may change meanwhile.
-func (n *Node) keep(ctx context.Context, b *box) error {
-	for {
-		d := b.currentDeadline()
-		if err := n.keeper.Put(ctx, b.id, b.currentEpoch(), b.sb.Handles(), d); err != nil || d.Equal(b.currentDeadline()) {
-			return err
-		}
-	}
-}
-
 // RefillEgress makes a new gateway serve the link of every sandbox this node runs.
 func (n *Node) RefillEgress(ctx context.Context) error {
 	return n.each(&n.fills.egress, func(b *box) error { return n.link(ctx, b) })

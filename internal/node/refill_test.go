@@ -43,7 +43,7 @@ func TestRefillWhileASandboxComes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if k := b.shelf.has(rec.ID); k == nil || !k.deadline.Equal(rec.ExpiresAt) || len(k.Handles.Procs) == 0 {
+			if k := b.shelf.has(rec.ID); k == nil || !k.lifetime.ExpiresAt.Equal(rec.ExpiresAt) || len(k.Handles.Procs) == 0 {
 				t.Errorf("the new keeper has %+v", k)
 			}
 			if traces, err := b.links.List(b.ctx()); err != nil || len(traces) != 1 {

@@ -85,7 +85,7 @@ func (n *Node) bringUp(ctx context.Context, b *box, runs bool, lap func(stage st
 	h := b.sb.Handles()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := n.keeper.Put(gctx, b.id, b.epoch, h, b.deadline); err != nil {
+		if err := n.keeper.Put(gctx, b.id, b.epoch, h, b.lifetime()); err != nil {
 			return fmt.Errorf("store handles: %w", err)
 		}
 		failpoint.At(failpoint.StartKept)

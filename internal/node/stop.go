@@ -2,12 +2,9 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/x/failpoint"
 )
 
 // PauseSandbox freezes a sandbox in memory.
@@ -18,11 +15,13 @@ func (n *Node) PauseSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epo
 	}
 	was := b.isPaused()
 	b.setPaused(true) // first, so that no call is begun that the frozen guest can't answer
+	// Before it stands still: the keeper must not take it for idle if this process dies now.
+	n.tellEpoch(ctx, b)
 	if err := b.sb.Pause(ctx); err != nil {
 		b.setPaused(was)
+		n.tellEpoch(ctx, b)
 		return fmt.Errorf("pause %s: %w", id, err)
 	}
-	n.tellEpoch(ctx, b)
 	return nil
 }
 
@@ -50,15 +49,6 @@ func (n *Node) ResumeSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Ep
 	// Of a sandbox that was adopted while paused the commands are not known yet.
 	n.wg.Go(func() { n.adoptExecs(b) })
 	return nil
-}
-
-// tellEpoch passes a new epoch on to the keeper. It needs it only to refuse older ones,
-// and a keeper that has just died is given it when it is filled again: no act on a
-// sandbox fails for it.
-func (n *Node) tellEpoch(ctx context.Context, b *box) {
-	if err := n.keeper.SetDeadline(ctx, b.id, b.currentEpoch(), b.currentDeadline()); err != nil {
-		n.log.Warn("the keeper was not told of a new epoch", "sandbox", b.id, "op", "epoch", "error", err)
-	}
 }
 
 // KillSandbox ends a sandbox, one that is being started too, and returns once nothing of
@@ -89,24 +79,5 @@ func (n *Node) KillSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoc
 	if b.isUntold() {
 		return context.Cause(n.work)
 	}
-	return nil
-}
-
-// SetDeadline changes when the sandbox is ended, here and in the keeper.
-func (n *Node) SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, t time.Time) error {
-	b, err := n.box(id, e)
-	if err != nil {
-		return err
-	}
-	err = n.keeper.SetDeadline(ctx, id, e, t)
-	if errors.Is(err, hutch.ErrNotFound) { // a new keeper, which has not been given it yet
-		b.setDeadline(t) // first: who gives it what there is meanwhile looks whether that has changed
-		err = n.keeper.Put(ctx, id, e, b.sb.Handles(), t)
-	}
-	if err != nil {
-		return fmt.Errorf("set deadline of %s: %w", id, err)
-	}
-	failpoint.At(failpoint.DeadlineKept)
-	b.setDeadline(t)
 	return nil
 }

@@ -17,13 +17,18 @@ import (
 // in seconds; half of one is as late as a sandbox may end.
 const deadlineInterval = 500 * time.Millisecond
 
-// Run holds deadlines and minds the guests' signs of life until ctx ends. The wall clock is
-// read anew each time, so a step of the clock or a suspended host delays an end by no more than
-// one interval.
+// stoodStillFor is how late Run may come to look before this process counts as having stood still.
+const stoodStillFor = 4 * deadlineInterval
+
+// Run holds deadlines and idle timeouts and minds the guests' signs of life until ctx ends. The
+// wall clock is read anew each time, so a step of the clock or a suspended host delays an end by
+// no more than one interval. Whether a sandbox was used while this process stood still nobody can
+// say: after that it is given the time to hear of it.
 func (n *Node) Run(ctx context.Context) error {
 	t := time.NewTicker(deadlineInterval)
 	defer t.Stop()
 	last := time.Now()
+	heard := last
 	for {
 		select {
 		case <-ctx.Done():
@@ -31,27 +36,16 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-t.C:
 			now := time.Now()
 			n.endExpired(now)
+			if now.Sub(last) > stoodStillFor {
+				heard = now.Add(n.cfg.IdleSlack)
+			}
+			if !now.Before(heard) {
+				n.endIdle(now)
+			}
 			n.tick(now.Sub(last))
 			last = now
 		}
 	}
-}
-
-func (n *Node) endExpired(now time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, b := range n.boxes {
-		if b.expired(now) {
-			n.wg.Go(func() { n.end(b, hutch.EndExpired, "its time to live was over") })
-		}
-	}
-}
-
-// expired reports whether the deadline has passed and nobody ends the box yet.
-func (b *box) expired(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ending == "" && !b.deadline.IsZero() && !now.Before(b.deadline)
 }
 
 // end kills the sandbox for a reason of the node's own, however often it takes.
@@ -136,15 +130,18 @@ func (n *Node) stats(b *box) runtime.Stats {
 func (b *box) whyEnded(exit runtime.Event, last runtime.Stats) (hutch.SandboxEnd, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := time.Now()
 	switch {
 	case b.ending != "":
 	case exit.OOM:
 		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit: "+b.memoryUse(last)
 	case exit.Pids:
 		b.ending, b.detail = hutch.EndPidsLimit, fmt.Sprintf("it was ended over its cap of processes and threads on the host: at most %d, its limit %d", last.PidsPeak, last.PidsLimit)
-	case !b.deadline.IsZero() && !time.Now().Before(b.deadline):
-		// The keeper came first, of a sandbox that was due for long, or while this process stood still.
+	// The keeper came first, of a sandbox that was due for long, or while this process stood still.
+	case b.expiredLocked(now):
 		b.ending, b.detail = hutch.EndExpired, "it was ended at its deadline"
+	case b.idledLocked(now):
+		b.ending, b.detail = hutch.EndIdle, idledDetail
 	default:
 		b.ending, b.detail = hutch.EndCrashed, "its kernel or its guest agent ended unasked"
 	}

@@ -253,7 +253,7 @@ func TestPauseFails(t *testing.T) {
 	w.wantEnd(w.exec(sb, "echo on"), hutch.ExecExit, 0, "on\n")
 
 	// A keeper that is away for a moment is no reason to fail a pause.
-	w.keeper.fail("SetDeadline", 1)
+	w.keeper.fail("SetLifetime", 1)
 	if _, err := w.c.PauseSandbox(w.ctx(), project, sb.ID); err != nil {
 		t.Errorf("pause without the keeper: %v", err)
 	}

@@ -201,18 +201,18 @@ type keeperPort struct {
 	*faults
 }
 
-func (k keeperPort) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, deadline time.Time) error {
-	return k.do("Put", func() error { return k.c.Put(ctx, id, e, h, deadline) })
+func (k keeperPort) Put(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, l hutch.Lifetime) error {
+	return k.do("Put", func() error { return k.c.Put(ctx, id, e, h, l) })
 }
 
-func (k keeperPort) SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, deadline time.Time) error {
-	return k.do("SetDeadline", func() error { return k.c.SetDeadline(ctx, id, e, deadline) })
+func (k keeperPort) SetLifetime(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, l hutch.Lifetime) error {
+	return k.do("SetLifetime", func() error { return k.c.SetLifetime(ctx, id, e, l) })
 }
 
 func (k keeperPort) Get(ctx context.Context, id hutch.SandboxID) (kept node.Kept, err error) {
 	err = k.do("Get", func() error {
 		got, err := k.c.Get(ctx, id)
-		kept = node.Kept{Handles: got.Handles, Killed: got.KilledAt, Exited: got.ExitedAt}
+		kept = node.Kept{Handles: got.Handles, Killed: got.KilledAt, Why: got.End(), Exited: got.ExitedAt, UsedAt: got.UsedAt}
 		return err
 	})
 	return kept, err

@@ -102,7 +102,7 @@ func (s *server) stray(t *testing.T) map[hutch.SandboxID]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Put(t.Context(), name("keeper"), 1, held.Handles, time.Now().Add(time.Hour)); err != nil {
+	if err := k.Put(t.Context(), name("keeper"), 1, held.Handles, hutch.Lifetime{ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range append(held.Handles.Procs, held.Handles.Guest, held.Handles.Link) {

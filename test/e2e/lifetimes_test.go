@@ -171,3 +171,57 @@ func (s *server) hold(ctx context.Context, path, host string) {
 	_, _ = io.ReadFull(res.Body, make([]byte, 1))
 	<-ctx.Done()
 }
+
+// An idle timeout holds while there is no server, and what happens to the server is no use. What
+// goes on inside is, as far as the server has ever known.
+func TestIdlenessNeedsNoServer(t *testing.T) {
+	t.Parallel()
+	s := own(t)
+	idle := func(after float64) hutch.SandboxID {
+		return s.create(t, api.CreateSandbox{MemoryMB: ptr(128), IdleTimeoutSeconds: ptr(after)}).ID
+	}
+	lifecycle := func(id hutch.SandboxID) api.Lifecycle {
+		t.Helper()
+		l, err := s.client.Lifecycle(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	const soon = 5 // seconds; the next call is made within it
+	busy := idle(soon)
+	x := s.background(t, busy, `sleep 600`)
+	paused := idle(soon)
+	if err := s.client.Pause(t.Context(), paused); err != nil {
+		t.Fatal(err)
+	}
+	patient := idle(3600)
+	last := lifecycle(patient)
+	quiet := idle(soon)
+	s.kill9(t)
+	if n := s.sentries(); n != 4 {
+		t.Fatalf("%d sandboxes outlived the server, want 4", n)
+	}
+	// The keeper leaves it 10 s for use that it has not heard of.
+	eventually(t, "the keeper ends the one that nobody uses", func() bool { return s.sentries() == 3 })
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.ask(t, "GET", "/v1/sandboxes/"+string(quiet), ""); a.status != http.StatusNotFound || answered[api.Error](a).EndReason != hutch.EndIdle {
+		t.Errorf("the one that nobody used: %d %s", a.status, a.body)
+	}
+	if now := lifecycle(patient); now.IdleSeconds < last.IdleSeconds+10 {
+		t.Errorf("after the restart one that nobody used is idle for %v s, before it was for %v", now.IdleSeconds, last.IdleSeconds)
+	}
+	if rec, err := s.client.ExecRecord(t.Context(), x); err != nil || !rec.Running {
+		t.Errorf("the command that ran on: %+v, %v", rec, err)
+	}
+	if err := s.client.Resume(t.Context(), paused); err != nil {
+		t.Errorf("the paused one: %v", err)
+	}
+	s.out(t, paused, `true`)
+	if _, err := s.client.Cancel(t.Context(), x, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "those that are not used any more end", func() bool { return s.sentries() == 1 })
+}
