@@ -21,7 +21,13 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 		}
 	}))
 	conns := newConnections(most)
-	s.Config.ConnState = conns.state
+	idle := make(chan struct{}, 4*most)
+	s.Config.ConnState = func(c net.Conn, st http.ConnState) {
+		conns.state(c, st)
+		if st == http.StateIdle {
+			idle <- struct{}{}
+		}
+	}
 	s.Start()
 	defer s.Close()
 	dial := func() (net.Conn, *bufio.Reader) {
@@ -55,6 +61,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 		if err := ask(c, r, "/"); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
+		<-idle // a caller has its answer before that
 	}
 	if err := ask(first, firstReader, "/"); err == nil {
 		t.Error("the connection that was idle for longest is still there")
