@@ -112,17 +112,9 @@ func TestCreateGuestNeverAnswers(t *testing.T) {
 	w := newWorld(t, func(w *world) { w.node.StartTimeout = impatient })
 	req := request()
 	req.ID = newID()
-	reached, release := w.keeper.block("Put") // holds the start until its guest is deaf
-	defer release()
-	got := make(chan error, 1)
-	go func() {
-		_, err := w.c.CreateSandbox(w.ctx(), req)
-		got <- err
-	}()
-	within(t, "the handles are about to be kept", reached)
-	w.guest(req.ID).Silence(true)
-	release()
-	wantError(t, "create", within(t, "the create gives up", got), hutch.ErrGuestUnresponsive)
+	w.host.Deafen(true)
+	_, err := w.c.CreateSandbox(w.ctx(), req)
+	wantError(t, "create", err, hutch.ErrGuestUnresponsive)
 	w.wantDead(req.ID, hutch.EndStartFailed)
 	w.wantAgreement()
 }

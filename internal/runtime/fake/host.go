@@ -36,6 +36,7 @@ type Host struct {
 	calls    map[Op]int
 	blocked  chan struct{} // closed and replaced when a call begins to block
 	services http.Handler  // answers what no scripted guest does; nil = nobody
+	deaf     bool          // by Deafen
 	wait     sync.WaitGroup
 }
 
@@ -95,6 +96,19 @@ func (h *Host) Blocked() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.blocked
+}
+
+// Deafen makes the guests of machines that are started from now on silent from birth, or not.
+func (h *Host) Deafen(on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.deaf = on
+}
+
+func (h *Host) deafens() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.deaf
 }
 
 // Serve makes h answer every call of an identified guest that is not in guestapi's own

@@ -161,6 +161,7 @@ func (m *machine) bury() {
 func (m *machine) boot(state *snapshot) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	g := newGuest(m, state)
+	g.silent = m.host.deafens()
 	m.mu.Lock()
 	if err := m.goneLocked(); err != nil {
 		m.mu.Unlock()
