@@ -38,6 +38,9 @@ type box struct {
 	telling sync.Mutex    // orders what the keeper is told of its lifetime
 	idle    time.Duration // how long it is kept without use; 0 = to its deadline
 
+	appetite appetite // for the CPU
+	turn     int      // when it is looked at though nothing is known to run in it: a count
+
 	mu       sync.Mutex
 	pulse    pulse
 	epoch    hutch.Epoch
@@ -76,6 +79,7 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox, client *guestclient.
 			Defaults: rec.Defaults,
 			Profile:  told(rec.Profile),
 		},
+		turn:     int(n.made.Add(1)),
 		gone:     make(chan struct{}),
 		done:     make(chan struct{}),
 		epoch:    rec.Epoch,
@@ -168,6 +172,7 @@ func notIdentified(err error) bool {
 
 // beginEnding notes why the node ends the sandbox; the first reason stays.
 func (b *box) beginEnding(why hutch.SandboxEnd, detail string) {
+	b.favour() // for good: to end takes CPU time too
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending == "" {

@@ -84,7 +84,12 @@ func (b *box) hear() { b.heard.Store(b.clock.Load()) }
 // await ends a call when its guest has stopped answering, until stop is called. quiet is
 // eagerAfter or patientAfter.
 func (b *box) await(quiet time.Duration, cancel context.CancelCauseFunc) (stop func()) {
-	return b.awaitAs(&waiter{quiet: quiet, cancel: cancel})
+	leave := b.awaitAs(&waiter{quiet: quiet, cancel: cancel})
+	if quiet != eagerAfter {
+		return leave
+	}
+	release := b.favour()
+	return func() { release(); leave() }
 }
 
 func (b *box) awaitAs(w *waiter) (stop func()) {

@@ -142,6 +142,7 @@ type Node struct {
 	wg     sync.WaitGroup
 
 	clock atomic.Int64 // how long Run has run, in nanoseconds; see tick
+	made  atomic.Int64 // boxes
 
 	mu    sync.Mutex
 	boxes map[hutch.SandboxID]*box

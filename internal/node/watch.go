@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"hutch.dev/hutch"
@@ -20,11 +21,15 @@ const deadlineInterval = 500 * time.Millisecond
 // stoodStillFor is how late Run may come to look before this process counts as having stood still.
 const stoodStillFor = 4 * deadlineInterval
 
-// Run holds deadlines and idle timeouts and minds the guests' signs of life until ctx ends. The
+// Run holds deadlines and idle timeouts, minds the guests' signs of life and weighs the sandboxes
+// by what CPU they take, until ctx ends. The
 // wall clock is read anew each time, so a step of the clock or a suspended host delays an end by
 // no more than one interval. Whether a sandbox was used while this process stood still nobody can
 // say: after that it is given the time to hear of it.
 func (n *Node) Run(ctx context.Context) error {
+	var weighing sync.WaitGroup
+	weighing.Go(func() { n.weighSandboxes(ctx) })
+	defer weighing.Wait()
 	t := time.NewTicker(deadlineInterval)
 	defer t.Stop()
 	last := time.Now()

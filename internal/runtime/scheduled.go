@@ -9,3 +9,16 @@ type Scheduled interface {
 	// wants nothing the second stays what it is, however busy the host.
 	Turns() (ran, waited time.Duration)
 }
+
+// Yielding is a [Sandbox] that can be made to stand back behind others of its runtime.
+type Yielding interface {
+	// Yield makes the sandbox stand back, or no longer: where there is not CPU enough for all,
+	// it gets a [YieldShare] of what its size makes it due beside those that don't. Where there
+	// is enough, nothing changes. It lasts until it is called again, for an adopted sandbox
+	// too; of one that is gone it does nothing.
+	Yield(on bool) error
+}
+
+// YieldShare is the inverse of what a sandbox that yields is still due: a sixteenth is next to
+// nothing beside one that asks for a CPU now and then, and gets a long piece of work done.
+const YieldShare = 16

@@ -32,6 +32,7 @@ type Guest struct {
 	steps      int // what it did, for its CPU time
 
 	ran, waited time.Duration // by Turns
+	burnt       time.Duration // by Burn
 }
 
 // execution is one command. Its exported fields are what a snapshot keeps.
@@ -128,8 +129,9 @@ func (g *Guest) thaw() {
 	}
 }
 
-// usage says what the guest did, what it holds in memory, and what its files take.
-func (g *Guest) usage() (steps int, held, files int64) {
+// usage says what CPU time the guest took, a millisecond for each step of a script, what it
+// holds in memory, and what its files take.
+func (g *Guest) usage() (cpu time.Duration, held, files int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, e := range g.execs {
@@ -138,7 +140,7 @@ func (g *Guest) usage() (steps int, held, files int64) {
 	for _, b := range g.files {
 		files += int64(len(b))
 	}
-	return g.steps, held, files
+	return time.Duration(g.steps)*time.Millisecond + g.burnt, held, files
 }
 
 func (g *Guest) changeLocked() {

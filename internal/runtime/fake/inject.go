@@ -44,6 +44,20 @@ func (g *Guest) turns() (ran, waited time.Duration) {
 	return g.ran, g.waited
 }
 
+// Burn adds to the CPU time that the sandbox is said to have used.
+func (g *Guest) Burn(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.burnt += d
+}
+
+// Yields says whether the sandbox stands back behind others.
+func (g *Guest) Yields() bool {
+	g.m.mu.Lock()
+	defer g.m.mu.Unlock()
+	return g.m.yields
+}
+
 // Restart makes the guest forget who it is, as an agent that was replaced would.
 func (g *Guest) Restart() {
 	g.mu.Lock()

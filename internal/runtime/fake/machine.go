@@ -52,6 +52,7 @@ type machine struct {
 	sandboxes []*Sandbox    // who is told of its end
 	startedAt time.Time
 	peak      int64 // most memory that Stats has seen
+	yields    bool  // stands back
 }
 
 // newMachine makes a machine and the handles of the one who made it.

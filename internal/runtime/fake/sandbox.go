@@ -37,6 +37,7 @@ type Sandbox struct {
 var (
 	_ runtime.Sandbox   = (*Sandbox)(nil)
 	_ runtime.Scheduled = (*Sandbox)(nil)
+	_ runtime.Yielding  = (*Sandbox)(nil)
 	_ runtime.Counted   = (*Sandbox)(nil)
 )
 
@@ -184,8 +185,8 @@ func (s *Sandbox) Stats(ctx context.Context) (runtime.Stats, error) {
 		st.PidsPeak = st.PidsLimit
 	}
 	if m.guest != nil {
-		steps, held, files := m.guest.usage()
-		st.CPU = time.Duration(steps) * time.Millisecond
+		cpu, held, files := m.guest.usage()
+		st.CPU = cpu
 		if m.mode != dead {
 			st.Memory = min(baseMemory+held, st.MemoryLimit)
 			if m.short.Load() {
@@ -210,8 +211,8 @@ func (s *Sandbox) CPU() (time.Duration, error) {
 	if g == nil {
 		return 0, nil
 	}
-	steps, _, _ := g.usage()
-	return time.Duration(steps) * time.Millisecond, nil
+	cpu, _, _ := g.usage()
+	return cpu, nil
 }
 
 // Turns implements runtime.Scheduled: what its guest was told to say.
@@ -223,6 +224,14 @@ func (s *Sandbox) Turns() (ran, waited time.Duration) {
 		return 0, 0
 	}
 	return g.turns()
+}
+
+// Yield implements runtime.Yielding.
+func (s *Sandbox) Yield(on bool) error {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.m.yields = on
+	return nil
 }
 
 // Handles implements runtime.Sandbox.

@@ -65,6 +65,7 @@ type sandbox struct {
 var (
 	_ runtime.Sandbox   = (*sandbox)(nil)
 	_ runtime.Scheduled = (*sandbox)(nil)
+	_ runtime.Yielding  = (*sandbox)(nil)
 	_ runtime.Counted   = (*sandbox)(nil)
 )
 
@@ -167,6 +168,24 @@ func (s *sandbox) Turns() (ran, waited time.Duration) {
 	}
 	t := s.turns.Look(threads)
 	return t.Ran, t.Waited
+}
+
+// Yield implements runtime.Yielding, by the weight of its control group.
+func (s *sandbox) Yield(on bool) error {
+	s.mu.Lock()
+	gone := s.killed
+	s.mu.Unlock()
+	if gone { // the group, if there is one, is another's of the same name
+		return nil
+	}
+	milli := s.spec.Resources.MilliCPU
+	if on {
+		milli /= runtime.YieldShare
+	}
+	if err := s.group.Weigh(milli); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // begin waits for the turn of an operation and checks that the sandbox is in one of

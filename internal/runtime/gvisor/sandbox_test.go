@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +78,53 @@ func TestCPUQuota(t *testing.T) {
 	if ran, waited := s.Turns(); ran < 50*time.Millisecond || ran > most*2 || waited < wall/2 {
 		t.Errorf("its threads are said to have run for %v and waited for %v in %v", ran, waited, wall)
 	}
+}
+
+// TestYield looks at what the kernel has been told: what comes of it shows only where there is
+// not CPU enough.
+func TestYield(t *testing.T) {
+	r := newRuntime(t)
+	spec := newSpec(hutch.TierMemory)
+	spec.Resources.MilliCPU = 2000
+	s, _ := start(t, r, spec)
+	weight := func() string {
+		t.Helper()
+		var files []string
+		for _, f := range s.group.ProcsFiles() {
+			for _, name := range []string{"cpu.shares", "cpu.weight"} { // version 1, version 2
+				if f := filepath.Join(filepath.Dir(f), name); fileExists(f) {
+					files = append(files, f)
+				}
+			}
+		}
+		if len(files) != 1 {
+			t.Fatalf("control files of its weight: %v", files)
+		}
+		got, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Base(files[0]) + " " + strings.TrimSpace(string(got))
+	}
+	for _, c := range []struct {
+		on   bool
+		want []string
+	}{
+		{true, []string{"cpu.shares 128", "cpu.weight 5"}},
+		{false, []string{"cpu.shares 2048", "cpu.weight 79"}},
+	} {
+		if err := s.Yield(c.on); err != nil {
+			t.Fatal(err)
+		}
+		if got := weight(); !slices.Contains(c.want, got) {
+			t.Errorf("Yield(%v): %s, want one of %q", c.on, got, c.want)
+		}
+	}
+}
+
+func fileExists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 func TestDiskIsCapped(t *testing.T) {

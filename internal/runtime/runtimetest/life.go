@@ -308,3 +308,36 @@ func endUnasked(s *suite) {
 	}
 	s.checkGone(b.spec.ID)
 }
+
+// yieldInEveryState is of runtimes whose sandboxes can stand back. What that changes is theirs to
+// test: it shows only where there is not CPU enough.
+func yieldInEveryState(s *suite) {
+	yield := func(state string, b *box) {
+		s.Helper()
+		y, ok := b.sb.(runtime.Yielding)
+		if !ok {
+			s.Skip("the sandboxes of this runtime can't stand back")
+		}
+		for _, on := range []bool{true, true, false, false, true} {
+			if err := y.Yield(on); err != nil {
+				s.Errorf("Yield(%v) of one that is %s: %v", on, state, err)
+			}
+		}
+	}
+	yield("not started", s.create())
+	b := s.start()
+	yield("running", b)
+	b.checkAlive()
+	if err := b.sb.Pause(s.ctx()); err != nil {
+		s.Fatalf("Pause: %v", err)
+	}
+	yield("paused", b)
+	if err := b.sb.Resume(s.ctx()); err != nil {
+		s.Fatalf("Resume: %v", err)
+	}
+	b.checkAlive()
+	if err := b.sb.Kill(s.ctx()); err != nil {
+		s.Fatalf("Kill: %v", err)
+	}
+	yield("gone", b)
+}

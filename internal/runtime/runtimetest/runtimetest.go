@@ -143,4 +143,5 @@ var checks = []struct {
 	{"events: an end unasked", endUnasked},
 
 	{"stats: are sane", statsAreSane},
+	{"yield: in every state", yieldInEveryState},
 }

@@ -44,7 +44,7 @@ var controllers = []string{"memory", "cpu", "cpuacct", "pids"}
 // Limits is the size of a group. Zero fields set no limit.
 type Limits struct {
 	Memory   int64 // bytes, kernel memory and page cache included; swap is never given
-	MilliCPU int   // thousandths of a CPU; also its weight against other groups
+	MilliCPU int   // thousandths of a CPU; also its weight against other groups, see [Group.Weigh]
 	Pids     int   // processes and threads
 	// MemoryHigh is where the kernel of version 2 begins to hold the group back and
 	// NotifyHigh reports, in bytes.

@@ -147,11 +147,17 @@ func TestV2Files(t *testing.T) {
 	}
 	for file, want := range map[string]string{
 		"memory.max": "1073741824", "memory.swap.max": "0", "memory.high": "943718400",
-		"cpu.max": "150000 100000", "pids.max": "77",
+		"cpu.max": "150000 100000", "cpu.weight": "59", "pids.max": "77",
 	} {
 		if got := read(t, filepath.Join(dir, file)); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q", file, got, want)
 		}
+	}
+	if err := g.Weigh(3000); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, filepath.Join(dir, "cpu.weight")); !strings.HasPrefix(got, "118") {
+		t.Errorf("weighed as three CPUs: %q", got)
 	}
 	fill(t, dir, map[string]string{
 		"memory.current": "5000\n", "memory.peak": "7000\n", "memory.max": "max\n",

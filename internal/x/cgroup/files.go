@@ -61,20 +61,28 @@ func (g *Group) settings(l Limits) []setting {
 	}
 	if l.MilliCPU > 0 {
 		quota := int64(l.MilliCPU) * period.Microseconds() / 1000
-		shares := max(2, int64(l.MilliCPU)*1024/1000)
 		if v2 {
 			set("cpu", "cpu.max", fmt.Sprintf("%d %d", quota, period.Microseconds()))
-			set("cpu", "cpu.weight", weight(shares))
 		} else {
 			set("cpu", "cpu.cfs_period_us", period.Microseconds())
 			set("cpu", "cpu.cfs_quota_us", quota)
-			set("cpu", "cpu.shares", shares)
 		}
+		s = append(s, g.weigh(l.MilliCPU))
 	}
 	if l.Pids > 0 {
 		set("pids", "pids.max", l.Pids)
 	}
 	return s
+}
+
+// weigh is the control file that gives the group the weight of so many thousandths of a CPU.
+func (g *Group) weigh(milliCPU int) setting {
+	shares := max(2, int64(milliCPU)*1024/1000)
+	file, value := "cpu.shares", shares
+	if g.tree.v2 {
+		file, value = "cpu.weight", weight(shares)
+	}
+	return setting{file: filepath.Join(g.dir("cpu"), file), value: strconv.FormatInt(value, 10)}
 }
 
 // weight maps version 1's shares (2 … 262144) to version 2's weight (1 … 10000),

@@ -25,9 +25,19 @@ type Group struct {
 
 // Limit sets the limits that l has; others stay as they are.
 func (g *Group) Limit(l Limits) error {
-	for _, s := range g.settings(l) {
+	return apply("limit", g.settings(l))
+}
+
+// Weigh sets what the group gets where there is not CPU enough for it and its neighbours: as
+// much as one that has been limited to so many thousandths of a CPU. Its own limit stays.
+func (g *Group) Weigh(milliCPU int) error {
+	return apply("weigh", []setting{g.weigh(milliCPU)})
+}
+
+func apply(what string, all []setting) error {
+	for _, s := range all {
 		if err := s.apply(); err != nil {
-			return fmt.Errorf("limit cgroup: %w", err)
+			return fmt.Errorf("%s cgroup: %w", what, err)
 		}
 	}
 	return nil
