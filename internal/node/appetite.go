@@ -15,17 +15,17 @@ import (
 // back costs nothing; beside others that do, neither.
 const (
 	// appetiteInterval is how often sandboxes are looked at that may be hungry.
-	appetiteInterval = 200 * time.Millisecond
+	appetiteInterval = 100 * time.Millisecond
 	// A sandbox that takes more than hungryFrom CPUs stands back, until it takes fewer than
 	// sated. Between the two it stays what it is, so that it does not flap.
 	hungryFrom, sated = 0.25, 0.12
 	// appetiteMemory is how far back what a sandbox took weighs in what it is said to take:
 	// shorter than a second, as those beside it suffer meanwhile, and longer than the start of a
 	// program, which is no sign of hunger.
-	appetiteMemory = 300 * time.Millisecond
+	appetiteMemory = 200 * time.Millisecond
 	// roundOf is in how many looks each sandbox has its turn that nothing is known to run in: a
 	// thousand of them should cost next to nothing.
-	roundOf = 16
+	roundOf = 32
 )
 
 // appetite is how much CPU a sandbox takes, and what follows from that.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/pidfd"
@@ -119,6 +121,55 @@ func TestYield(t *testing.T) {
 		if got := weight(); !slices.Contains(c.want, got) {
 			t.Errorf("Yield(%v): %s, want one of %q", c.on, got, c.want)
 		}
+	}
+}
+
+// TestAgentGoesFirst: what runs programs is as nice as can be, also if it was made later, and the
+// guest agent is not.
+func TestAgentGoesFirst(t *testing.T) {
+	r := newRuntime(t)
+	s, g := start(t, r, newSpec(hutch.TierMemory))
+	agents, err := s.group.Procs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A shell that forks, so that there is more than the first process of a command.
+	g.sh(t, `(while :; do :; done) >/dev/null 2>&1 & echo $! >/tmp/pid`)
+	defer g.sh(t, `kill $(cat /tmp/pid)`)
+	all, err := s.group.Procs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	niceness := func(pid int) int {
+		t.Helper()
+		n, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return 20 - n // the system call's own way to be never negative
+	}
+	var programs int
+	for _, pid := range all {
+		switch nice := niceness(pid); {
+		case pid == s.rec.Sentry.PID || pid == s.rec.Gofer.PID:
+			if nice != 0 {
+				t.Errorf("the kernel of the sandbox is nice: %d", nice)
+			}
+		case !slices.Contains(agents, pid):
+			programs++
+			if nice != niceProgram {
+				t.Errorf("a program has niceness %d", nice)
+			}
+		}
+	}
+	if programs == 0 {
+		t.Errorf("nothing runs programs: %d beside %d", all, agents)
+	}
+	first := slices.ContainsFunc(agents, func(pid int) bool {
+		return pid != s.rec.Sentry.PID && pid != s.rec.Gofer.PID && niceness(pid) < niceProgram
+	})
+	if !first {
+		t.Error("the guest agent is as nice as the programs")
 	}
 }
 

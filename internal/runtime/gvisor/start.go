@@ -117,15 +117,13 @@ func (s *sandbox) boot(ctx context.Context) error {
 	// memory is out, the kernel would take them before many small programs, and the
 	// sandbox ends with the agent. (In a sandbox that was restored there is no
 	// telling which they are.)
-	for _, pid := range after {
-		if slices.Contains(before, pid) {
-			continue
-		}
+	agent := slices.DeleteFunc(after, func(pid int) bool { return slices.Contains(before, pid) })
+	for _, pid := range agent {
 		if err := spare(pid); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
 	}
-	return nil
+	return s.favourAgent(before, agent)
 }
 
 // restore starts the sandbox from the snapshot in dir.
