@@ -10,23 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Niceness of what runs in a sandbox beside its kernel, which has 0. It counts within the
-// sandbox's own share of the CPU only: a control group's weight is set apart from it. A sandbox
-// full of programs that spin or fork still does what it is asked from outside, many times sooner
-// than if the guest agent waited its turn among them; programs lose nothing by it, since the
-// kernel and the agent do little but what programs want of them.
-const (
-	niceProgram = 19
-	niceAgent   = -15
-)
+// niceAgent is the niceness of what runs the guest agent of a sandbox. Its kernel has 0, and its
+// programs run in what time is left (SCHED_IDLE). All of that counts within the sandbox's own
+// share of the CPU only: a control group's weight is set apart from it. A sandbox full of
+// programs that spin or fork still does what it is asked from outside, many times sooner than if
+// the guest agent waited its turn among them. Programs lose nothing by it, since the kernel and
+// the agent do little but what programs want of them.
+const niceAgent = -15
 
 // favourAgent has the programs of a sandbox let its kernel and its guest agent go first. All
 // processes that run programs are forked from one that the sentry made before it was let go,
-// which is among before, and inherit its niceness; agent are those in which the agent runs, and
+// which is among before, and inherit what it has; agent are those in which the agent runs, and
 // were forked already.
 func (s *sandbox) favourAgent(before, agent []int) error {
 	for _, pid := range agent {
-		err := renice(pid, niceAgent)
+		err := eachThread(pid, func(id int) error { return unix.Setpriority(unix.PRIO_PROCESS, id, niceAgent) })
 		if err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) { // a host may forbid it: it has the kernel's own
 			return fmt.Errorf("have the guest agent go first: %w", err)
 		}
@@ -35,16 +33,20 @@ func (s *sandbox) favourAgent(before, agent []int) error {
 		if pid == s.rec.Sentry.PID || pid == s.rec.Gofer.PID {
 			continue
 		}
-		if err := renice(pid, niceProgram); err != nil {
+		if err := eachThread(pid, idle); err != nil {
 			return fmt.Errorf("have programs yield: %w", err)
 		}
 	}
 	return nil
 }
 
-// renice sets the niceness of every thread of a process, which those that it makes inherit. That
-// it is gone is fine.
-func renice(pid, nice int) error {
+// idle has a thread run in what time others leave, and those that it makes.
+func idle(thread int) error {
+	return unix.SchedSetAttr(thread, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
+}
+
+// eachThread calls f for every thread of a process. That it is gone is fine.
+func eachThread(pid int, f func(id int) error) error {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
 		return err
@@ -54,8 +56,8 @@ func renice(pid, nice int) error {
 		if err != nil {
 			return fmt.Errorf("thread %q: %w", t.Name(), err)
 		}
-		if err := unix.Setpriority(unix.PRIO_PROCESS, id, nice); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("set niceness of process %d: %w", pid, err)
+		if err := f(id); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("thread %d of process %d: %w", id, pid, err)
 		}
 	}
 	return nil
