@@ -16,6 +16,11 @@ const (
 	// diskEvery is how often a running sandbox is asked how full its disk is: the guest
 	// measures it, so it costs a call.
 	diskEvery = 30 * time.Second
+	// diskSeldom is the same for one that has hardly run since, diskQuiet of CPU time or less:
+	// its own kernel and agent, and the last question, take that much. Hundreds that do nothing
+	// are not to keep a machine busy with saying so.
+	diskSeldom = 10 * time.Minute
+	diskQuiet  = 30 * time.Millisecond
 	// shortWindow is too short to say how much of a CPU was used: the kernel books its time
 	// in ticks of milliseconds.
 	shortWindow = 500 * time.Millisecond
@@ -41,6 +46,7 @@ type series struct {
 
 	disk    hutch.DiskUsage // as the guest said last; zero until it did
 	askedAt time.Time
+	asked   time.Duration // cpu at that time
 }
 
 func newMeter() *meter {
@@ -126,9 +132,12 @@ func (m *meter) toAsk(id hutch.SandboxID, now time.Time) bool {
 	if r == nil || now.Sub(r.askedAt) < diskEvery {
 		return false
 	}
+	if r.disk.Total > 0 && r.cpu-r.asked < diskQuiet && now.Sub(r.askedAt) < diskSeldom {
+		return false
+	}
 	select {
 	case m.asking <- struct{}{}:
-		r.askedAt = now
+		r.askedAt, r.asked = now, r.cpu
 		return true
 	default:
 		return false

@@ -38,6 +38,7 @@ type box struct {
 	telling sync.Mutex    // orders what the keeper is told of its lifetime
 	idle    time.Duration // how long it is kept without use; 0 = to its deadline
 
+	measured measured
 	appetite appetite // for the CPU
 	turn     int      // when it is looked at though nothing is known to run in it: a count
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/runtime/fake"
 )
 
 // inside is a guest that answers as a test wants. Calls that are not set panic.
@@ -303,6 +304,47 @@ type noteClose struct {
 }
 
 func (n *noteClose) Close() error { *n.closed = true; return nil }
+
+// All figures are read anew only if something has run since.
+func TestUsageOfAStillSandbox(t *testing.T) {
+	b := newBench(t)
+	rec := b.start()
+	g := b.host.Guest(rec.ID)
+	usage := func() time.Duration {
+		t.Helper()
+		_, cpu, err := b.Usage(b.ctx(), rec.ID, rec.Epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cpu
+	}
+	usage()
+	before := b.host.Calls(fake.OpStats)
+	want := usage()
+	for range 3 {
+		g.Burn(still / 4)
+		want += still / 4
+		if got := usage(); got != want {
+			t.Errorf("CPU time %v, want %v: it is always of now", got, want)
+		}
+	}
+	if n := b.host.Calls(fake.OpStats) - before; n != 0 {
+		t.Errorf("the host was asked for everything %d times, and nothing had run", n)
+	}
+	g.Burn(still)
+	usage()
+	if n := b.host.Calls(fake.OpStats) - before; n != 1 {
+		t.Errorf("the host was asked for everything %d times once something had run, want once", n)
+	}
+	m := &b.find(rec.ID).measured
+	m.mu.Lock()
+	m.at = m.at.Add(-stillFor)
+	m.mu.Unlock()
+	usage()
+	if n := b.host.Calls(fake.OpStats) - before; n != 2 {
+		t.Errorf("the host was asked for everything %d times once what was known was old, want twice", n)
+	}
+}
 
 func TestUsage(t *testing.T) {
 	b := newBench(t)
