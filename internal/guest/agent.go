@@ -90,6 +90,8 @@ type Agent struct {
 	identity *identity // the last hello's; nil before the first
 	restored bool      // since the last hello
 	moved    bool      // the last hello brought another identity, and no restore was seen yet
+	locked   bool      // the profile that the first hello named; valid with identity
+	ahead    *ahead    // done by a hello of epoch 0, and nobody else's since; else nil
 	confined *confined // nil: the profile is not locked, or not known yet
 }
 

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"runtime"
 	"sync/atomic"
@@ -23,7 +24,16 @@ const seedSize = 32
 // identity is who the sandbox was told to be.
 type identity struct {
 	sandbox hutch.SandboxID
-	epoch   hutch.Epoch
+	epoch   hutch.Epoch // 0: nobody's yet
+}
+
+// follows reports whether i is only what was to come of a sandbox that was nobody's.
+func (i identity) follows(old identity) bool { return old.epoch == 0 && i.sandbox == old.sandbox }
+
+// ahead is what need not be done again when a sandbox becomes somebody's.
+type ahead struct {
+	id, hostname string
+	limits       cgroup.Limits
 }
 
 // session is one connection of the node.
@@ -58,7 +68,7 @@ func (a *Agent) noteRestore() {
 		return
 	}
 	a.life++
-	a.restored = true
+	a.restored, a.ahead = true, nil
 }
 
 // hello takes on an identity. The rest of it is machine-wide and done for every hello,
@@ -70,13 +80,13 @@ func (a *Agent) hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloRepl
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, old := identity{h.Sandbox, h.Epoch}, a.identity
-	if old != nil && old.sandbox == now.sandbox && now.epoch < old.epoch {
+	if old != nil && (old.sandbox == now.sandbox || now.epoch == 0) && now.epoch < old.epoch {
 		return guestapi.HelloReply{}, hutch.Errorf(hutch.CodeStale, "epoch %d of this sandbox is over: it is in epoch %d", now.epoch, old.epoch)
 	}
 	if err := a.keepTo(&h); err != nil {
 		return guestapi.HelloReply{}, err
 	}
-	if old != nil && *old != now { // and this hello is not refused any more
+	if old != nil && *old != now && !now.follows(*old) { // and this hello is not refused any more
 		a.moved = !a.restored
 	}
 	reply := guestapi.HelloReply{
@@ -85,10 +95,11 @@ func (a *Agent) hello(ctx context.Context, h guestapi.Hello) (guestapi.HelloRepl
 		BootNS:   int64(time.Since(a.cfg.Started)),
 		Restored: a.restored || a.moved && a.identity.sandbox != now.sandbox,
 	}
+	a.locked = h.Profile == hutch.ProfileLocked
 	a.become(h)
 	a.files.SetUser(h.Defaults.User)
 	a.identity, a.restored = &now, false
-	if s, ok := ctx.Value(sessionKey{}).(*session); ok {
+	if s, ok := ctx.Value(sessionKey{}).(*session); ok && a.locked == (a.confined != nil) {
 		s.life.Store(a.life + 1)
 	}
 	return reply, nil
@@ -118,19 +129,27 @@ func checkHello(h guestapi.Hello) error {
 }
 
 // become applies a hello to the machine. What the machine does not allow (a full disk, a
-// kernel whose clock is the host's) is logged and does not keep the sandbox from working.
+// kernel whose clock is the host's) is logged and does not keep the sandbox from working. What
+// was done ahead is not done again: whoever asked for the sandbox waits.
 func (a *Agent) become(h guestapi.Hello) {
-	id := machine.Identity{ID: string(h.Sandbox), Hostname: h.Hostname, Etc: a.etc()}
-	for _, err := range []error{
-		machine.SetClock(time.Unix(0, h.Time)),
-		machine.Seed(h.Seed),
-		machine.Name(id),
-		a.table.Configure(process.Settings{
-			Env: h.Env, Defaults: h.Defaults, DiskMB: h.DiskMB,
-			Limits: cgroup.Limits{Pids: h.Pids, CPUs: h.CPUs},
-			Locked: a.confined != nil,
-		}),
-	} {
+	limits := cgroup.Limits{Pids: h.Pids, CPUs: h.CPUs}
+	a.table.Configure(process.Settings{
+		Env: h.Env, Defaults: h.Defaults, DiskMB: h.DiskMB, Limits: limits,
+		Locked: a.locked,
+	})
+	errs := []error{machine.SetClock(time.Unix(0, h.Time)), machine.Seed(h.Seed)}
+	id, hostname := string(h.Sandbox), h.Hostname
+	if a.ahead == nil || a.ahead.id != id || a.ahead.hostname != hostname {
+		errs = append(errs, machine.Name(machine.Identity{ID: id, Hostname: hostname, Etc: a.etc()}))
+	}
+	if a.ahead == nil || a.ahead.limits != limits {
+		errs = append(errs, a.table.Limit())
+	}
+	a.ahead = nil
+	if h.Epoch == 0 && errors.Join(errs...) == nil {
+		a.ahead = &ahead{id, hostname, limits}
+	}
+	for _, err := range errs {
 		if err != nil {
 			a.cfg.Log.Warn("part of the identity had no effect", "err", err)
 		}

@@ -22,13 +22,14 @@ type confined struct {
 }
 
 // keepTo makes the sandbox be of the profile that its first hello names, before anything runs
-// in it, and refuses another later. It sets in h what follows from that. Agent.mu is held.
+// in it, and refuses another later. It sets in h what follows from that. While the sandbox is
+// nobody's it is not confined, and nothing runs in it. Agent.mu is held.
 func (a *Agent) keepTo(h *guestapi.Hello) error {
 	locked := h.Profile == hutch.ProfileLocked
 	switch {
-	case a.identity != nil && locked != (a.confined != nil):
+	case a.identity != nil && locked != a.locked:
 		return hutch.Errorf(hutch.CodeConflict, "the profile of a sandbox cannot be changed")
-	case !locked:
+	case !locked || h.Epoch == 0:
 		return nil
 	case a.confined == nil:
 		c, err := a.confine(h.Defaults.User)

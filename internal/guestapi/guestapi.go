@@ -12,6 +12,11 @@
 // The order of an attach: the node dials, sends [Hello], and only then is anything
 // else answered; until then the guest refuses with code "not_identified", so that
 // no process starts in a clone before it has its own identity, clock and seed.
+//
+// A machine that was made before anybody asked for its sandbox is sent a hello of epoch 0, and the
+// one of the sandbox's first epoch once somebody has. The first says what is known by then:
+// the guest does it, answers calls, and has been nobody's. The guest of a locked sandbox goes on
+// refusing, because it does not know yet to whom to confine commands.
 package guestapi
 
 import (
@@ -75,7 +80,7 @@ const CodeNotIdentified = "not_identified"
 type Hello struct {
 	Protocol int                   `json:"protocol"`
 	Sandbox  hutch.SandboxID       `json:"sandbox"`
-	Epoch    hutch.Epoch           `json:"epoch"`
+	Epoch    hutch.Epoch           `json:"epoch"` // 0: the sandbox is nobody's yet
 	Hostname string                `json:"hostname"`
 	Time     int64                 `json:"time"` // the node's wall clock, ns since 1970
 	Seed     []byte                `json:"seed"` // 64 fresh random bytes, mixed into the kernel's pool

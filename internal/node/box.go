@@ -69,18 +69,8 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox, client *guestclient.
 	b := &box{
 		id: rec.ID, sb: sb, guest: client, calls: client, work: n.work, clock: &n.clock,
 		cpus: rec.Resources.CPUs(), memoryMax: int64(rec.Resources.MemoryMB) << 20, diskMax: int64(rec.Resources.DiskMB) << 20,
-		hello: guestapi.Hello{
-			Protocol: guestapi.ProtocolVersion,
-			Sandbox:  rec.ID,
-			Hostname: rec.Hostname,
-			CPUs:     rec.Resources.CPUs(),
-			Pids:     rec.Resources.Pids,
-			DiskMB:   rec.Resources.DiskMB,
-			Env:      rec.Env,
-			Defaults: rec.Defaults,
-			Profile:  told(rec.Profile),
-		},
 		turn:     int(n.made.Add(1)),
+		hello:    helloOf(rec),
 		gone:     make(chan struct{}),
 		done:     make(chan struct{}),
 		epoch:    rec.Epoch,
@@ -104,6 +94,33 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox, client *guestclient.
 // wall is t by the wall clock alone: what is compared with it follows the clock's steps, and a
 // host that was suspended.
 func wall(t time.Time) time.Time { return t.Round(0) }
+
+// helloOf is what a sandbox's guest is told; Epoch, Time and Seed are for greet.
+func helloOf(rec hutch.Sandbox) guestapi.Hello {
+	return guestapi.Hello{
+		Protocol: guestapi.ProtocolVersion,
+		Sandbox:  rec.ID,
+		Hostname: rec.Hostname,
+		CPUs:     rec.Resources.CPUs(),
+		Pids:     rec.Resources.Pids,
+		DiskMB:   rec.Resources.DiskMB,
+		Env:      rec.Env,
+		Defaults: rec.Defaults,
+		Profile:  told(rec.Profile),
+	}
+}
+
+// greet says hello to a guest, under an epoch.
+func greet(ctx context.Context, c *guestclient.Client, h guestapi.Hello, e hutch.Epoch) error {
+	h.Epoch = e
+	h.Seed = make([]byte, 64)
+	if _, err := rand.Read(h.Seed); err != nil {
+		return err
+	}
+	h.Time = time.Now().UnixNano()
+	_, err := c.Hello(ctx, h)
+	return err
+}
 
 // told is a profile as a guest is told of it: agents that run since before there were any know
 // only the one that needs no word.
@@ -136,14 +153,7 @@ func (b *box) currentEpoch() hutch.Epoch {
 
 // sayHello tells the guest who it is and what time it is.
 func (b *box) sayHello(ctx context.Context) error {
-	h := b.hello
-	h.Epoch = b.currentEpoch()
-	h.Seed = make([]byte, 64)
-	if _, err := rand.Read(h.Seed); err != nil {
-		return err
-	}
-	h.Time = time.Now().UnixNano()
-	_, err := b.guest.Hello(ctx, h)
+	err := greet(ctx, b.guest, b.hello, b.currentEpoch())
 	if err == nil {
 		b.hear()
 	}

@@ -12,8 +12,9 @@ import (
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
-// prepared is a machine that runs and whose guest agent nobody has greeted, made before anybody
-// asked for it. It becomes the sandbox of its id, or is removed; nothing else ever becomes of it.
+// prepared is a machine that runs, made before anybody asked for it, whose guest agent knows its
+// id and that it is nobody's. It becomes the sandbox of that id, or is removed; nothing else ever
+// becomes of it.
 type prepared struct {
 	spec   runtime.Spec
 	sb     runtime.Sandbox
@@ -43,7 +44,7 @@ func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 		return fmt.Errorf("prepare machine: %w", err)
 	}
 	p := &prepared{spec: spec, sb: sb, guest: guestclient.New(sb.Handles().Guest)}
-	if err := p.start(ctx); err != nil {
+	if err := p.start(ctx, rec); err != nil {
 		n.dispose(ctx, rec.ID, p)
 		return err
 	}
@@ -55,14 +56,19 @@ func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 	return nil
 }
 
-// start starts the machine and waits until its guest answers, by which it says that it does not
-// know yet who it is.
-func (p *prepared) start(ctx context.Context) error {
+// start starts the machine, tells its guest what is known by now, and warms it up.
+func (p *prepared) start(ctx context.Context, rec hutch.Sandbox) error {
 	if err := p.sb.Start(ctx, runtime.StartOptions{}); err != nil {
 		return fmt.Errorf("start prepared machine: %w", err)
 	}
-	if _, err := p.guest.Health(ctx); !notIdentified(err) {
-		return fmt.Errorf("ask the guest of a prepared machine: %w", err)
+	if err := greet(ctx, p.guest, helloOf(rec), 0); err != nil {
+		return fmt.Errorf("greet the guest of a prepared machine: %w", err)
+	}
+	if rec.Profile == hutch.ProfileLocked {
+		return nil // to whom it is to be confined is not known yet, and nothing runs before it is
+	}
+	if err := p.warmUp(ctx); err != nil {
+		return fmt.Errorf("warm up a prepared machine: %w", err)
 	}
 	return nil
 }

@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guestapi"
 	"hutch.dev/hutch/internal/runtime/fake"
+	"hutch.dev/hutch/internal/x/id"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -52,9 +54,10 @@ func (b *bench) awaitKept(rec hutch.Sandbox) {
 func TestStartOnAPreparedMachine(t *testing.T) {
 	b := newBench(t)
 	rec := b.prepare()
-	if h := b.host.Guest(rec.ID).Hello(); h.Sandbox != "" || b.shelf.has(rec.ID) != nil || b.Count() != 0 {
+	if h := b.host.Guest(rec.ID).Hello(); h.Epoch != 0 || h.Sandbox != rec.ID || b.shelf.has(rec.ID) != nil || b.Count() != 0 {
 		t.Errorf("it was greeted with %+v, is kept or counts before anybody has asked for it", h)
 	}
+	b.untouched(rec)
 	wantError(t, "prepare another under its id", b.Prepare(b.ctx(), rec), hutch.ErrConflict)
 	wantError(t, "sweep it", b.Sweep(b.ctx(), rec.ID), hutch.ErrConflict)
 	rec.Hostname = "other" // what a guest is told does not make another machine of it
@@ -79,6 +82,63 @@ func TestStartOnAPreparedMachine(t *testing.T) {
 	if err := b.KillSandbox(b.ctx(), rec.ID, rec.Epoch); err != nil || len(b.left()) != 0 {
 		t.Errorf("kill: %v, left %v", err, b.left())
 	}
+}
+
+// untouched fails unless a prepared machine is as if nothing had run in it.
+func (b *bench) untouched(rec hutch.Sandbox) {
+	b.t.Helper()
+	g := b.ready[rec.ID].guest
+	l, err := g.Execs(b.ctx())
+	ps, perr := g.Processes(b.ctx())
+	if err := errors.Join(err, perr); err != nil || len(l.Execs) != 0 || len(ps.Processes) != 0 {
+		b.t.Errorf("its guest knows of %+v and %+v: %v", l.Execs, ps.Processes, err)
+	}
+}
+
+// What warms a machine up leaves nothing in it, whatever an image makes of the commands.
+func TestWarmUpLeavesNothing(t *testing.T) {
+	b := newBench(t)
+	rec := b.prepare()
+	p := b.ready[rec.ID]
+	for name, spec := range map[string]hutch.ExecSpec{
+		"leaves a process": {Cmd: "spawn miner"},
+		"fails":            {Cmd: "false"},
+		"is not there":     {Argv: []string{"/no/such"}},
+		"hangs":            {Cmd: "hang", Timeout: time.Millisecond, Grace: time.Millisecond},
+		"talks":            {Cmd: "out 100000"},
+	} {
+		spec.MaxOutputBytes = hutch.MinOutputBytes
+		if err := p.run(b.ctx(), hutch.ExecID(id.NewExec()), spec); err != nil {
+			t.Errorf("one that %s: %v", name, err)
+		}
+		b.untouched(rec)
+	}
+	if _, err := p.guest.StartExec(b.ctx(), guestapi.StartExec{ID: hutch.ExecID(id.NewExec()), Spec: hutch.ExecSpec{Cmd: "hang"}}); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "a process that no stop has ended", p.warmUp(b.ctx()), hutch.ErrConflict)
+}
+
+// Nothing runs in a locked machine before it is known to whom it is to be confined.
+func TestPreparedLockedMachine(t *testing.T) {
+	b := newBench(t)
+	rec := record()
+	rec.Profile = hutch.ProfileLocked
+	if err := b.Prepare(b.ctx(), rec); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.ready[rec.ID].guest.Health(b.ctx()); !notIdentified(err) {
+		t.Errorf("its guest answers: %v", err)
+	}
+	stages, err := b.StartSandbox(b.ctx(), rec)
+	if _, ok := stages[hutch.BootPrepared]; err != nil || !ok {
+		t.Fatalf("stages %v, %v", stages, err)
+	}
+	if h := b.host.Guest(rec.ID).Hello(); h.Epoch != rec.Epoch || h.Profile != hutch.ProfileLocked {
+		t.Errorf("the guest was told %+v", h)
+	}
+	b.exec(rec, hutch.ExecSpec{Cmd: "true"})
+	b.reports.until(t, "exec exit")
 }
 
 // A machine that is dead or of another kind is replaced, under the same id, and never started.

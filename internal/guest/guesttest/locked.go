@@ -19,6 +19,15 @@ func Locked(t *testing.T, dial func(t *testing.T) *Client) {
 	if err := c.Call(t.Context(), "POST", guestapi.PathHello, h, nil); code(err) != hutch.CodeBadRequest {
 		t.Fatalf("hello with a profile that there is not: %v", err)
 	}
+	h = lockedHello() // while it is nobody's there is nobody to confine it to, and nothing runs
+	h.Epoch = 0
+	c.must(t, "POST", guestapi.PathHello, h, nil)
+	if err := c.Call(t.Context(), "GET", guestapi.PathHealth, nil, nil); code(err) != guestapi.CodeNotIdentified {
+		t.Errorf("health while it is nobody's: %v, want not_identified", err)
+	}
+	if err := c.Call(t.Context(), "POST", guestapi.PathHello, Hello(), nil); code(err) != hutch.CodeConflict {
+		t.Errorf("a hello that would make it root's: %v, want a conflict", err)
+	}
 	c.must(t, "POST", guestapi.PathHello, lockedHello(), nil)
 	for _, test := range []struct {
 		name string

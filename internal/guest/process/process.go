@@ -104,16 +104,23 @@ func New(cfg Config) *Table {
 // namespace or a subreaper, or orphans go elsewhere.
 func (t *Table) Run(ctx context.Context) error { return t.reaper.run(ctx) }
 
-// Configure sets what commands started from now on get. An error says which of it has
-// no effect; the rest has.
-func (t *Table) Configure(s Settings) error {
+// Configure sets what commands started from now on get.
+func (t *Table) Configure(s Settings) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.settings = s
+}
+
+// Limit has the kernel hold all commands together to the limits that are set. An error says
+// which of them has no effect; the others have.
+func (t *Table) Limit() error {
+	t.mu.Lock()
+	l := t.settings.Limits
 	t.mu.Unlock()
 	if t.cfg.Cgroups == nil {
 		return nil
 	}
-	return t.cfg.Cgroups.SetLimits(s.Limits)
+	return t.cfg.Cgroups.SetLimits(l)
 }
 
 // Start starts a command, or finds the one that was started as id before. A command

@@ -148,7 +148,8 @@ func (g *Guest) serveHello(r *http.Request) (any, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	reply := guestapi.HelloReply{Protocol: guestapi.ProtocolVersion, Version: "fake", BootNS: int64(time.Millisecond), Restored: g.restored}
-	g.identified, g.restored, g.hello = true, false, h
+	g.identified = h.Epoch > 0 || !lockedBy(h.Profile) // as the real one: it is nobody's yet
+	g.restored, g.hello = false, h
 	return reply, nil
 }
 
