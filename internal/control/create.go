@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/store"
 	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/id"
 )
@@ -149,7 +150,8 @@ func (c *Control) start(ctx context.Context, sb hutch.Sandbox, begun time.Time) 
 	return c.finishStart(ctx, sb, begun, stages)
 }
 
-// finishStart records that the sandbox runs.
+// finishStart records that the sandbox runs. That there is one is durable by now; that it has
+// begun to run need not be: if this machine loses its power the sandbox is lost, running or not.
 func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.Time, stages map[string]time.Duration) (hutch.Sandbox, error) {
 	t := time.Now()
 	boot := t.Sub(begun)
@@ -163,7 +165,7 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		data = append(data, "stage."+name+"_us", strconv.FormatInt(stages[name].Microseconds(), 10))
 	}
-	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
+	out, err := c.update(store.Lazily(ctx), sb.ID, sb.Epoch, func(s *hutch.Sandbox) error {
 		s.StartedAt, s.Boot, s.BootMode = t, boot, mode
 		s.LeasedTo = leaseFrom(t, s.Lease) // its owner hears of it now
 		return s.Finish(hutch.Starting, sb.Epoch)

@@ -7,7 +7,8 @@
 // adapter: no row is [hutch.ErrNotFound], a taken id or name is [hutch.ErrConflict],
 // anything else is wrapped with what was being done.
 //
-// Every write is durable when it returns. Writes given events store them in the same
+// Every write is durable when it returns, but for the calls of [Idempotency] and updates under
+// [Lazily]. Writes given events store them in the same
 // transaction, so no state change goes unrecorded and no event lies. A write whose
 // context ends either was made and returns nil, or was not made and returns the
 // context's error.
@@ -25,6 +26,16 @@ import (
 
 	"hutch.dev/hutch"
 )
+
+type lazyKey struct{}
+
+// Lazily returns a context under which an update of a sandbox's record waits for no sync of its
+// own: when it returns it is written and survives the end of this process, and it is durable with
+// whatever is written next. It is for news that a loss of the machine's power would overtake anyway.
+func Lazily(ctx context.Context) context.Context { return context.WithValue(ctx, lazyKey{}, true) }
+
+// Lazy reports whether ctx came of [Lazily]. For adapters, which may take no notice of it.
+func Lazy(ctx context.Context) bool { return ctx.Value(lazyKey{}) != nil }
 
 // Store is all of it.
 type Store interface {

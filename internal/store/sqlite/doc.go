@@ -12,8 +12,8 @@
 // the next one together, so that many callers at once share a sync (32 of them make
 // about nine writes a sync, by count) and one alone waits for nothing else. A part that
 // fails is undone alone, the others are committed. A call returns once its transaction is
-// durable; only the answers kept under an Idempotency-Key wait for no sync of their own, and
-// are durable with whatever is written next ([writer.DoLazily]). Reads have connections of their own, which
+// durable; only the answers kept under an Idempotency-Key, and updates under [store.Lazily], wait
+// for no sync of their own, and are durable with whatever is written next ([writer.DoLazily]). Reads have connections of their own, which
 // cannot write, see only what is committed, and neither wait for the writer nor make
 // it wait.
 //

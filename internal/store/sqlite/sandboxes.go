@@ -202,7 +202,11 @@ func (s *Store) UpdateSandbox(ctx context.Context, id hutch.SandboxID, epoch hut
 			return hutch.Sandbox{}, hutch.Wrap(hutch.CodeInternal,
 				fmt.Errorf("update sandbox %s: its id, project and time of creation cannot change", id), "internal error")
 		}
-		err = s.write.Do(ctx, func(t *tx) error { return t.replace(v, change{&was, &sb, s.seal}, ev) })
+		do := s.write.Do
+		if store.Lazy(ctx) {
+			do = s.write.DoLazily
+		}
+		err = do(ctx, func(t *tx) error { return t.replace(v, change{&was, &sb, s.seal}, ev) })
 		if errors.Is(err, errOvertaken) {
 			continue
 		}

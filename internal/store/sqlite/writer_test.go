@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/store"
 )
 
 // idle is a writer on the database of s that nobody runs: what asks stays in the queue.
@@ -131,6 +133,30 @@ func TestLazyWritesAreNotSynced(t *testing.T) {
 	}
 	if got := eventTypes(t, s); got != "lazy lazy lazy lazy firm lazy firm firm" {
 		t.Errorf("on record: %s", got)
+	}
+}
+
+// News that a loss of power would overtake anyway is one of them.
+func TestLazyUpdatesAreNotSynced(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	sb := hutch.Sandbox{ID: "i1", Project: "p1", Epoch: 1, CreatedAt: time.Now()}
+	if err := s.CreateSandbox(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		ctx  context.Context
+		lazy bool
+	}{{store.Lazily(t.Context()), true}, {t.Context(), false}} {
+		if _, err := s.UpdateSandbox(c.ctx, sb.ID, 1, func(sb *hutch.Sandbox) error { sb.Hostname += "x"; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if s.write.lazy != c.lazy { // it rests, so nobody else looks
+			t.Errorf("an update that is lazy (%v) was synced: %v", c.lazy, !s.write.lazy)
+		}
+	}
+	if got, err := s.Sandbox(t.Context(), sb.ID); err != nil || got.Hostname != "xx" {
+		t.Errorf("on record: %+v, %v", got, err)
 	}
 }
 
