@@ -144,8 +144,12 @@ func TestLostKeyIsSaid(t *testing.T) {
 	if err := errors.Join(s.CreateSandbox(t.Context(), hutch.Sandbox{ID: "i1", Env: map[string]string{"A": "b"}}), s.Close()); err != nil {
 		t.Fatal(err)
 	}
+	key, err := os.ReadFile(file)
+	if err := errors.Join(err, os.WriteFile(file+".old", key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	for name, damage := range map[string]func() error{
-		"missing": func() error { return os.Rename(file, file+".old") },
+		"missing": func() error { return os.Remove(file) },
 		"cut":     func() error { return os.WriteFile(file, []byte("short"), 0o600) },
 	} {
 		if err := damage(); err != nil {
