@@ -109,6 +109,7 @@ func TestCreateFails(t *testing.T) {
 }
 
 func TestCreateGuestNeverAnswers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.StartTimeout = impatient })
 	req := request()
 	req.ID = newID()

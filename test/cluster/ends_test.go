@@ -72,6 +72,7 @@ func TestEndMeetsStarts(t *testing.T) {
 }
 
 func TestEndAtTheDeadline(t *testing.T) {
+	t.Parallel()
 	near := 3 * time.Second // what is to be done before it takes milliseconds
 	// What is done in a sandbox before its deadline is done before it has a near one.
 	soon := func(w *world, sb hutch.Sandbox) {
@@ -141,6 +142,7 @@ func TestEndAtTheDeadline(t *testing.T) {
 }
 
 func TestEndWhenIdle(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const patience = 3 * time.Second // a command starts within it
 	idle := func(r *hutch.CreateSandbox) { r.IdleTimeout = patience }
@@ -172,6 +174,7 @@ func TestEndWhenIdle(t *testing.T) {
 }
 
 func TestExtend(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const near = 3 * time.Second // the next call is made within it
 	sb, err := w.c.ExtendSandbox(w.ctx(), project, w.create().ID, near)

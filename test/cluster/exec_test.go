@@ -328,6 +328,7 @@ func TestExecStdinOffsets(t *testing.T) {
 }
 
 func TestExecGuestFallsSilent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.CallTimeout, w.node.Silence = impatient, impatient })
 	sb := w.create()
 	x := w.exec(sb, "echo seen; cat", func(r *hutch.ExecRequest) { r.Spec.StdinOpen, r.Spec.Grace = true, 10*time.Millisecond })
@@ -422,6 +423,7 @@ func TestExecTimeouts(t *testing.T) {
 // TestExecBackstopEndsTheSandbox has a guest that does not hold a command's timeout, nor
 // answers when it is asked to stop it.
 func TestExecBackstopEndsTheSandbox(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	x := w.exec(sb, "echo seen; hang", func(r *hutch.ExecRequest) {
@@ -438,6 +440,7 @@ func TestExecBackstopEndsTheSandbox(t *testing.T) {
 
 // TestExecBackstopHoldsAfterARestart is the same for a command of an earlier server.
 func TestExecBackstopHoldsAfterARestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	x := w.exec(sb, "hang", func(r *hutch.ExecRequest) {
@@ -532,6 +535,7 @@ func TestExecEventsAreWatchedAsTheyCome(t *testing.T) {
 // A start that was not answered in time may have been made all the same: then the command is
 // on record, with what was asked for, and is watched to its end.
 func TestStartThatIsNotAnswered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	g := w.guest(sb.ID)

@@ -45,6 +45,7 @@ func (w *world) unused(sb hutch.Sandbox, ago time.Duration) {
 }
 
 func TestIdleWithoutTheServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, promptly, func(w *world) { w.node.IdleSlack = 2 * time.Second })
 	const patience = time.Second
 	quiet := w.create(idleAfter(patience))
@@ -74,6 +75,7 @@ func TestIdleWithoutTheServer(t *testing.T) {
 
 // The node ends what the control plane does not.
 func TestIdleWithoutSweeps(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, promptly, func(w *world) { w.control.SweepInterval = time.Hour })
 	const patience = time.Second
 	quiet, busy := w.create(idleAfter(patience)), w.create(idleAfter(time.Hour))
@@ -85,6 +87,7 @@ func TestIdleWithoutSweeps(t *testing.T) {
 
 // A restart does not make a sandbox's idle time begin anew.
 func TestIdleTimeOutlivesTheServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, promptly)
 	used, over := w.create(idleAfter(time.Hour)), w.create(idleAfter(time.Hour))
 	x := w.create(idleAfter(time.Hour))
@@ -148,6 +151,7 @@ func TestAResumeThatIsCutOffIsUse(t *testing.T) {
 
 // What the keeper knows of use follows it, now and then; of a command at once.
 func TestKeeperIsToldOfUse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, promptly)
 	sb := w.create(idleAfter(time.Hour))
 	at := w.kept(sb.ID).UsedAt

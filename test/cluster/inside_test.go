@@ -298,6 +298,7 @@ func TestPortsThroughEverything(t *testing.T) {
 
 // A sandbox that does not answer is reported in time.
 func TestPortOfASilentSandbox(t *testing.T) {
+	t.Parallel()
 	w := withServices(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb := w.create()
 	g := w.open(sb)
@@ -313,6 +314,7 @@ func TestPortOfASilentSandbox(t *testing.T) {
 
 // Who works inside keeps the sandbox from idling, until done.
 func TestGuestCountsAsUse(t *testing.T) {
+	t.Parallel()
 	w := withServices(t)
 	sb := w.create(func(r *hutch.CreateSandbox) { r.IdleTimeout = time.Second })
 	_, done, err := w.c.Guest(w.ctx(), project, sb.ID)

@@ -323,6 +323,7 @@ func TestRestartGuestForgot(t *testing.T) {
 
 // TestRestartWithADeafGuest must not keep the server from starting.
 func TestRestartWithADeafGuest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.CallTimeout = impatient })
 	sb, starting, resuming := w.create(), w.create(), w.create()
 	if _, err := w.c.PauseSandbox(w.ctx(), project, resuming.ID); err != nil {

@@ -33,6 +33,7 @@ func (w *world) wantSigns(id hutch.SandboxID, want ...string) {
 // A guest that falls silent is noticed by who asks it for something, in short, and by who waits
 // for a command, soon. When it goes on, so does everything else.
 func TestSilentGuest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.CallTimeout, w.node.Silence = limit, limit })
 	sb, other := w.create(), w.create()
 	x := w.exec(sb, "echo seen; hang")
@@ -79,6 +80,7 @@ func TestSilentGuest(t *testing.T) {
 // Where the operator wants that, a sandbox that stays silent is ended, whatever runs in it;
 // never one that is paused, and not one that answers.
 func TestSilentSandboxIsEnded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.EndSilent, w.node.CallTimeout = 5*time.Second, limit })
 	sb, paused, well := w.create(), w.create(), w.create()
 	x, y := w.exec(sb, "echo seen; hang"), w.exec(well, "hang")
@@ -106,6 +108,7 @@ func TestSilentSandboxIsEnded(t *testing.T) {
 
 // After a restart of the server nobody need ask for anything: the guests of all sandboxes are.
 func TestSilentAcrossARestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(w *world) { w.node.EndSilent = 5 * time.Second })
 	sb, well := w.create(), w.create()
 	w.kill()

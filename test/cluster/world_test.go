@@ -10,8 +10,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
+	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -72,12 +75,11 @@ type server struct {
 // may be left of it, not a goroutine.
 func newWorld(t *testing.T, tune ...func(*world)) *world {
 	t.Helper()
-	before := goruntime.NumGoroutine()
-	t.Cleanup(func() { noGoroutines(t, before) })
+	noGoroutines(t)
 	w := &world{
 		t: t, log: &logBuffer{}, host: fake.NewHost(),
 		egress: &gateway{links: map[hutch.SandboxID]int{}}, tally: newTally(), keepers: t.TempDir(),
-		control: control.Config{SweepInterval: 20 * time.Millisecond, Creates: 8, Queue: 64},
+		control: control.Config{SweepInterval: 50 * time.Millisecond, Creates: 8, Queue: 64},
 		node: node.Config{
 			Guest: "/guest", ImagePath: func(digest string) (string, error) { return "/images/" + digest, nil },
 			StartTimeout: limit, CallTimeout: 5 * time.Second, StopSlack: 100 * time.Millisecond, Silence: 5 * time.Second,
@@ -93,8 +95,15 @@ func newWorld(t *testing.T, tune ...func(*world)) *world {
 	}
 	t.Cleanup(w.host.Close)
 	w.startKeeper()
-	var err error
-	if w.db, err = sqlite.Open(w.ctx(), filepath.Join(t.TempDir(), "hutch.db")); err != nil {
+	file := filepath.Join(t.TempDir(), "hutch.db")
+	empty, err := emptyDatabase()
+	if err == nil {
+		err = os.WriteFile(file, empty, 0o600)
+	}
+	if err == nil {
+		w.db, err = sqlite.Open(w.ctx(), file)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.db.Close() })
@@ -106,6 +115,25 @@ func newWorld(t *testing.T, tune ...func(*world)) *world {
 	t.Cleanup(func() { w.kill() })
 	return w
 }
+
+// emptyDatabase is the file of a database without records. To make its tables takes longer than most
+// tests, and is tested beside the store.
+var emptyDatabase = sync.OnceValues(func() (content []byte, err error) {
+	dir, err := os.MkdirTemp("", "hutch-cluster")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	file := filepath.Join(dir, "hutch.db")
+	db, err := sqlite.Open(context.Background(), file)
+	if err != nil {
+		return nil, err
+	}
+	if err := db.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(file)
+})
 
 // ctx ends with the test, or with its patience.
 func (w *world) ctx() context.Context {
@@ -344,20 +372,19 @@ func wantError(t testing.TB, what string, err, want error) {
 	}
 }
 
-// eventually polls until f is content.
+// eventually polls until f is content: often at first, and seldom what takes long, since questions
+// cost what the server is waited for to use.
 func eventually(t testing.TB, what string, f func() error) {
 	t.Helper()
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for wait := 2 * time.Millisecond; ; wait = min(wait*5/4, 50*time.Millisecond) {
 		err := f()
 		if err == nil {
 			return
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(wait):
 		case <-deadline.C:
 			t.Fatalf("%s: not in %s: %v", what, limit, err)
 		}
@@ -376,21 +403,45 @@ func within[T any](t testing.TB, what string, ch <-chan T) T {
 	}
 }
 
-// noGoroutines waits until no more of them run than before.
-func noGoroutines(t testing.TB, before int) {
-	if t.Failed() {
-		return // what failed may well have left some
+// worldLabel is on every goroutine that comes of a world, those of timers excepted: what TestMain
+// counts in the end are all.
+const worldLabel = "world"
+
+var worlds atomic.Int64
+
+// noGoroutines sees to it that nothing that the test starts from now on is left when it ends.
+// Other tests may run beside it.
+func noGoroutines(t testing.TB) {
+	name := strconv.FormatInt(worlds.Add(1), 10)
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels(worldLabel, name)))
+	t.Cleanup(func() {
+		pprof.SetGoroutineLabels(context.Background())
+		if t.Failed() {
+			return // what failed may well have left some
+		}
+		eventually(t, "no goroutine is left", func() error {
+			left, err := labelled(fmt.Sprintf("%q:%q", worldLabel, name))
+			if err == nil && left != "" {
+				err = errors.New(left)
+			}
+			return err
+		})
+	})
+}
+
+// labelled returns the stacks of the goroutines that have a label, as the profile shows it.
+func labelled(label string) (string, error) {
+	var b strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {
+		return "", err
 	}
-	deadline := time.Now().Add(limit)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for goruntime.NumGoroutine() > before {
-		if <-tick.C; time.Now().After(deadline) {
-			buf := make([]byte, 1<<20)
-			t.Errorf("%d goroutines are left, %d were there before:\n%s", goruntime.NumGoroutine(), before, buf[:goruntime.Stack(buf, true)])
-			return
+	var found []string
+	for record := range strings.SplitSeq(b.String(), "\n\n") {
+		if strings.Contains(record, label) {
+			found = append(found, record)
 		}
 	}
+	return strings.Join(found, "\n\n"), nil
 }
 
 func TestMain(m *testing.M) {
@@ -398,5 +449,14 @@ func TestMain(m *testing.M) {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, syscall.SIGUSR2)
 	signal.Stop(ch)
-	os.Exit(m.Run())
+	before := goruntime.NumGoroutine()
+	code := m.Run()
+	for end := time.Now().Add(limit); code == 0 && goruntime.NumGoroutine() > before; <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+			fmt.Fprintf(os.Stderr, "%d goroutines are left, %d were there before\n", goruntime.NumGoroutine(), before)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
