@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,13 +11,21 @@ import (
 	"hutch.dev/hutch/test/conformance/harness"
 )
 
+// atOnce is how many scripts run side by side unless -parallel says: most of what they do is waiting.
+// Each looks only at sandboxes of its own.
+const atOnce = "4"
+
 // server is what all suites share.
 var server *harness.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (code int) {
-	var err error
+	err := flag.Set("test.parallel", atOnce)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if server, err = harness.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, "start the server:", err)
 		return 1
@@ -39,24 +48,28 @@ func environment(s *harness.Server) map[string]string {
 }
 
 func TestJavaScript(t *testing.T) {
+	t.Parallel()
 	pkg, err := harness.Node("js")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range []string{"sandbox.mjs", "commands.mjs", "files.mjs", "ports.mjs", "wire.mjs", "killed.mjs", "refusals.mjs"} {
 		t.Run(s, func(t *testing.T) {
+			t.Parallel()
 			pkg.Run(t, harness.Script{Name: s, Env: environment(server), Timeout: 10 * time.Minute})
 		})
 	}
 }
 
 func TestPython(t *testing.T) {
+	t.Parallel()
 	pkg, err := harness.Python("py")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range []string{"sandbox.py", "commands.py", "files.py", "refusals.py"} {
 		t.Run(s, func(t *testing.T) {
+			t.Parallel()
 			pkg.Run(t, harness.Script{Name: s, Env: environment(server), Timeout: 10 * time.Minute})
 		})
 	}
@@ -64,6 +77,7 @@ func TestPython(t *testing.T) {
 
 // TestRestart: what clients hold on to is good after a crash of the server.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	pkg, err := harness.Node("js")
 	if err != nil {
 		t.Fatal(err)

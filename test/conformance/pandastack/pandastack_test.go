@@ -1,6 +1,7 @@
 package pandastack
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -18,13 +19,21 @@ import (
 	"hutch.dev/hutch/test/conformance/harness"
 )
 
+// atOnce is how many scripts run side by side unless -parallel says: most of what they do is waiting.
+// Each looks only at sandboxes and templates of its own.
+const atOnce = "4"
+
 // server is what all suites share.
 var server *harness.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (code int) {
-	var err error
+	err := flag.Set("test.parallel", atOnce)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if server, err = harness.Start("--registry-insecure"); err != nil {
 		fmt.Fprintln(os.Stderr, "start the server:", err)
 		return 1
@@ -70,12 +79,14 @@ func image(t *testing.T) string {
 }
 
 func TestJavaScript(t *testing.T) {
+	t.Parallel()
 	pkg, err := harness.Node("js")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range []string{"sandbox.mjs", "commands.mjs", "files.mjs", "templates.mjs", "terminal.mjs", "cli.mjs", "refusals.mjs"} {
 		t.Run(s, func(t *testing.T) {
+			t.Parallel()
 			env := environment()
 			if s == "templates.mjs" {
 				env["TEST_IMAGE"] = image(t)
@@ -86,12 +97,14 @@ func TestJavaScript(t *testing.T) {
 }
 
 func TestPython(t *testing.T) {
+	t.Parallel()
 	pkg, err := harness.Python("py")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range []string{"sandbox.py", "commands.py", "files.py", "logs.py", "templates.py", "wire.py", "refusals.py", "seed.py"} {
 		t.Run(s, func(t *testing.T) {
+			t.Parallel()
 			env := environment()
 			if s == "templates.py" {
 				env["TEST_IMAGE"] = image(t)

@@ -30,7 +30,7 @@ check('an image in a registry becomes a template', async () => {
 }, 300_000)
 
 check('an image that is not there fails the build, in words', async () => {
-  const b = await templates.register({ name: 'conformance-none', imageRef: image.replace(/\/[^/]*$/, '/nothing:1') })
+  const b = await templates.register({ name: 'conformance-none-js', imageRef: image.replace(/\/[^/]*$/, '/nothing:1') })
   await assert.rejects(templates.waitForBuild(b.id, { intervalMs: 100 }), (e) => e instanceof TemplateBuildError && e.build.status === 'failed' && /does not have it/.test(e.build.error))
 }, 120_000)
 

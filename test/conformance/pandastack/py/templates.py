@@ -38,10 +38,10 @@ def _():
 
 @check("an image that is not there fails the build, in words", seconds=120)
 def _():
-    b = templates.register("conformance-none", image.rsplit("/", 1)[0] + "/nothing:1")
+    b = templates.register("conformance-none-py", image.rsplit("/", 1)[0] + "/nothing:1")
     e = raises(TemplateBuildError, lambda: templates.wait_for_build(b.id, poll_interval=0.1))
     assert e.build.is_failed and e.build.error, e.build
-    raises(NotFoundError, lambda: templates.get("conformance-none"))
+    raises(NotFoundError, lambda: templates.get("conformance-none-py"))
 
 
 @check("builds from files are refused, whatever their size")
