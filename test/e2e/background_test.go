@@ -189,6 +189,7 @@ func TestCaseB11LargeStdin(t *testing.T) {
 }
 
 func TestCaseB13ARunningCommandIsActivity(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{IdleTimeoutSeconds: ptr(2.0)})
 	if res := s.run(t, sb.ID, `sleep 7; echo ok`); res.Stdout != "ok\n" {

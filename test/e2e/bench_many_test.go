@@ -30,6 +30,7 @@ func faultless(t *testing.T, rep *bench.Report) {
 }
 
 func TestBenchDensity(t *testing.T) {
+	t.Parallel()
 	const n = 3
 	rep := measured(t, "density", "-n", "3", "--warmup", "1", "--probes", "1", "--over", "1s", "--memory", "256")
 	faultless(t, rep)
@@ -59,6 +60,7 @@ func TestBenchDensity(t *testing.T) {
 }
 
 func TestBenchDisk(t *testing.T) {
+	t.Parallel()
 	const size = 10_000_000
 	rep := measured(t, "disk", "-n", "2", "--memory", "256")
 	faultless(t, rep)
@@ -76,6 +78,7 @@ func TestBenchDisk(t *testing.T) {
 }
 
 func TestBenchCreates(t *testing.T) {
+	t.Parallel()
 	rep := measured(t, "creates", "-n", "1", "--parallel", "1,3", "--over", "1s", "--baseline", "--memory", "256")
 	faultless(t, rep)
 	for _, phase := range []string{"1 at once", "3 at once"} {

@@ -110,6 +110,7 @@ func covers(t *testing.T, rep *bench.Report, n int, metrics ...string) {
 }
 
 func TestBenchCreate(t *testing.T) {
+	t.Parallel()
 	rep := measured(t, "create", "-n", "3", "--warmup", "1", "--memory", "256", "--baseline")
 	covers(t, rep, 3, bench.MetricFirstOutput, bench.MetricCreate, bench.MetricFirstExec, bench.MetricKill)
 	if rep.Verdict == nil || rep.Verdict.Limit != bench.Limit {
@@ -174,6 +175,7 @@ func TestBenchPodman(t *testing.T) {
 }
 
 func TestBenchExec(t *testing.T) {
+	t.Parallel()
 	rep := measured(t, "exec", "-n", "3", "--warmup", "1", "--memory", "256", "--baseline", "--transfers", "1", "--bytes", "3000000")
 	covers(t, rep, 3, bench.MetricRoundTrip, bench.MetricFirstByte)
 	covers(t, rep, 1, bench.MetricTransfer)
@@ -193,6 +195,7 @@ func TestBenchFiles(t *testing.T) {
 }
 
 func TestBenchTerminals(t *testing.T) {
+	t.Parallel()
 	rep := measured(t, "terminals", "-n", "2", "--warmup", "1", "--memory", "256", "--baseline", "--terminals", "50")
 	covers(t, rep, 2*50, bench.MetricEcho)
 }

@@ -17,6 +17,7 @@ import (
 // Every field of a command, and every parameter of what is done to one, has its effect in a
 // real sandbox.
 func TestCommandsRunAsTheyAreAskedTo(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{Env: map[string]string{"LAYER": "sandbox"}}).ID
 	c := commandCalls{s, sb, "/v1/sandboxes/" + string(sb)}

@@ -129,6 +129,7 @@ func TestASandboxThatIsEndedOverALimitSaysWhichAndHowMuch(t *testing.T) {
 }
 
 func TestCaseO03EveryKillHasItsReason(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{MemoryMB: ptr(256)})
 	if r := s.run(t, sb.ID, `trap "" TERM; while :; do sleep 100; done`, timeout(1)); r.EndReason != hutch.ExecTimeout || r.ExitCode != hutch.ExitTimeout {

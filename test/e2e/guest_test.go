@@ -24,8 +24,10 @@ import (
 
 // The guest agent keeps its contract in a real sandbox too, on both disk tiers.
 func TestGuestContractInASandbox(t *testing.T) {
+	t.Parallel() // much of it is waiting for commands that take their time
 	for _, tier := range []hutch.DiskTier{hutch.TierDisk, hutch.TierMemory} {
 		t.Run(string(tier), func(t *testing.T) {
+			t.Parallel()
 			guesttest.Run(t, func(t *testing.T) *guesttest.Client { return guestOf(t, machine(t, tier)) })
 		})
 	}

@@ -196,6 +196,12 @@ func (s *server) tearDown() error {
 			errs = append(errs, s.client.Kill(ctx, sb.ID))
 		}
 	}
+	if s.client != nil && s.cmd.Process.Signal(syscall.Signal(0)) == nil {
+		errs = append(errs, poll(ctx, "no process of the server is defunct", func() (bool, error) {
+			n, err := defunct(s.cmd.Process.Pid)
+			return n == 0, err
+		}))
+	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err == nil {
 		if err := <-s.exited; err != nil {
 			errs = append(errs, fmt.Errorf("the server ended: %w\n%s", err, s.log.String()))
@@ -380,10 +386,11 @@ func received[T any](t *testing.T, what string, ch <-chan T) T {
 	}
 }
 
+// poll asks often at first, and seldom of what takes long: many conditions are looked for in every
+// process of the host, or inside, and their cost is not to be what they wait for.
 func poll(ctx context.Context, what string, cond func() (bool, error)) error {
-	tick := time.NewTicker(25 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	const most = 100 * time.Millisecond
+	for wait := 10 * time.Millisecond; ; wait = min(wait*5/4, most) {
 		ok, err := cond()
 		if err != nil || ok {
 			return err
@@ -391,7 +398,7 @@ func poll(ctx context.Context, what string, cond func() (bool, error)) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waited in vain until %s", what)
-		case <-tick.C:
+		case <-time.After(wait):
 		}
 	}
 }

@@ -86,6 +86,7 @@ func (r *slowRegistry) goOn() { close(r.held) }
 // A build by the command line that is killed leaves no template and no image, and what it had
 // in the making goes with the next build, which is not in its way.
 func TestClientIsKilledInABuild(t *testing.T) {
+	t.Parallel()
 	house := newSlowRegistry(t)
 	var cache string
 	s := withTemplates(t, func(s *server, c string) {
@@ -142,6 +143,7 @@ func entries(t *testing.T, elem ...string) []string {
 // Killed while it follows a build that the server makes, it ends nothing: the build goes on to
 // its end, which is there for whoever asks.
 func TestClientIsKilledFollowingABuild(t *testing.T) {
+	t.Parallel()
 	house := newSlowRegistry(t)
 	s := withTemplates(t, func(s *server, cache string) {
 		note := imagetest.Image(t, v1.Config{}, imagetest.Layer(t, imagetest.File("note", "alone\n")))

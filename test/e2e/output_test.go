@@ -237,6 +237,7 @@ func TestReattachFromAnyOffset(t *testing.T) {
 
 // A stream is kept alive while the command is silent, well within what balancers cut.
 func TestCaseB10SilentStreamsAreKeptAlive(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
 	body, err := json.Marshal(api.ExecRequest{Cmd: `sleep 12; echo ok`})

@@ -109,6 +109,7 @@ func TestCaseK03NoConnectionOutlivesAPause(t *testing.T) {
 }
 
 func TestCaseK05AFrozenSandboxIsReportedInTime(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
 	s.serveInside(t, sb.ID, 3000, keepAlive)

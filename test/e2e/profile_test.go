@@ -26,8 +26,10 @@ import (
 
 // The guest agent keeps the contract of the profile locked in a real sandbox too.
 func TestLockedGuestContractInASandbox(t *testing.T) {
+	t.Parallel()
 	for _, tier := range []hutch.DiskTier{hutch.TierDisk, hutch.TierMemory} {
 		t.Run(string(tier), func(t *testing.T) {
+			t.Parallel()
 			sb := machine(t, tier, func(s *runtime.Spec) { s.Profile = hutch.ProfileLocked })
 			guesttest.Locked(t, func(t *testing.T) *guesttest.Client { return guestOf(t, sb) })
 		})

@@ -20,6 +20,7 @@ import (
 
 // kill -9 of the server while sandboxes run commands costs neither.
 func TestServerIsKilledAndComesBack(t *testing.T) {
+	t.Parallel()
 	const boxes = 20
 	s := own(t)
 	ids := make([]hutch.SandboxID, boxes)
@@ -87,6 +88,7 @@ func (s *server) checkSurvivor(t *testing.T, id hutch.SandboxID, x hutch.ExecID)
 // A stream that is open when the server is killed goes on where it broke off once there is a
 // server again: its caller has every byte, and has it once.
 func TestAStreamOutlivesTheServer(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
 	addr := strings.TrimPrefix(s.base, "http://")
@@ -138,6 +140,7 @@ func TestAStreamOutlivesTheServer(t *testing.T) {
 }
 
 func TestPausedSandboxSurvivesARestart(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
 	id := s.background(t, sb.ID, `while :; do date +%s.%N > /tmp/tick; sleep 0.05; done`)
@@ -216,6 +219,7 @@ func TestStopFinishesCreates(t *testing.T) {
 }
 
 func TestGracefulStopCostsNothing(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
 	s.out(t, sb.ID, `echo kept > /tmp/f`)
@@ -290,6 +294,7 @@ func TestCaseC08KilledInTheMiddleOfACreate(t *testing.T) {
 }
 
 func TestCompanionsAreReplaced(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	sb := s.create(t, api.CreateSandbox{})
 	for _, name := range []string{"keeper", "egress"} {
@@ -325,6 +330,7 @@ func (s *server) keeps(t *testing.T, id hutch.SandboxID) bool {
 }
 
 func TestDeadlines(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	short := s.create(t, api.CreateSandbox{TTLSeconds: ptr(5.0)})
 	long, paused := s.create(t, api.CreateSandbox{}), s.create(t, api.CreateSandbox{})

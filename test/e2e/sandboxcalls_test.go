@@ -14,6 +14,7 @@ import (
 
 // Every field of a create, and of what changes a sandbox later, has its effect on a real one.
 func TestSandboxesAreAsTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	made := answered[api.Sandbox](s.ask(t, "POST", "/v1/sandboxes", `{"template": "base", "cpu": 1.5, "memory_mb": 384, "disk_mb": 128, "disk_tier": "memory", "pids": 80,
 		"env": {"A": "1"}, "metadata": {"walk": "first", "secret.k": "hidden"}, "hostname": "box", "ttl_seconds": 600, "idle_timeout_seconds": 900,

@@ -9,6 +9,7 @@ import (
 )
 
 func TestCaseA13ASetupHasItsOwnLimit(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{Setup: "echo setting up; until [ -e /tmp/go ]; do sleep 0.1; done; touch /tmp/ok; echo done >&2"})
 	// Other commands need not wait for it, and their limits are not its.

@@ -33,9 +33,11 @@ var stubborn = map[string]string{
 }
 
 func TestTimeoutLeavesNothing(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	for name, cmd := range stubborn {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			sb := s.create(t, api.CreateSandbox{})
 			within(t, time.Second+hutch.DefaultGrace, "the answer", func() {
 				res := s.run(t, sb.ID, cmd, timeout(1))
@@ -51,9 +53,11 @@ func TestTimeoutLeavesNothing(t *testing.T) {
 }
 
 func TestCancelLeavesNothing(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	for name, cmd := range stubborn {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			sb := s.create(t, api.CreateSandbox{})
 			id := s.background(t, sb.ID, cmd)
 			eventually(t, "it runs", func() bool { return s.alive(t, sb.ID, "98765") > 0 })
@@ -134,6 +138,7 @@ func TestCaseA01GrandchildHoldsThePipe(t *testing.T) {
 var errEnough = errors.New("enough")
 
 func TestCaseA03ServerPortIsFreeAgain(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
 	const serve = `python3 -c 'import os
@@ -172,6 +177,7 @@ os.wait()'`
 }
 
 func TestCaseA05TermIgnored(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
 	res := s.run(t, sb.ID, `trap '' TERM; sleep 600; sleep 600; sleep 600; sleep 600`, timeout(1))

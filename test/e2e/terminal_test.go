@@ -209,6 +209,7 @@ func TestCaseD16NoEchoForPrograms(t *testing.T) {
 }
 
 func TestCaseB16AnIdleTerminalLives(t *testing.T) {
+	t.Parallel()
 	s := common(t)
 	sb := s.create(t, api.CreateSandbox{})
 	x := s.background(t, sb.ID, quiet, func(r *api.ExecRequest) { r.Terminal = &api.Terminal{Rows: 24, Cols: 80} })

@@ -147,10 +147,12 @@ func (s *server) clientConnections(t *testing.T) map[string]bool {
 // listening is TCP_LISTEN in /proc/net/tcp.
 const listening = "0A"
 
+// What each create and end leaves shows after a few dozen of them, and every other server's
+// tearDown looks for it too. HUTCH_SOAK=1 makes two hundred.
 func TestCaseC06NoDefunctProcessOnTheHost(t *testing.T) {
-	runs := 200
-	if testing.Short() {
-		runs = 20
+	runs := 60
+	if os.Getenv("HUTCH_SOAK") != "" {
+		runs = 200
 	}
 	s := own(t)
 	parallel(t, runs, 4, func(i int) {
@@ -166,7 +168,13 @@ func TestCaseC06NoDefunctProcessOnTheHost(t *testing.T) {
 	if n := s.sandboxProcesses(); n != 0 {
 		t.Errorf("%d sandbox processes are left", n)
 	}
-	eventually(t, "no process of the server is defunct", func() bool { return defunct(t, s.cmd.Process.Pid) == 0 })
+	eventually(t, "no process of the server is defunct", func() bool {
+		n, err := defunct(s.cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 0
+	})
 	for _, dir := range []string{"run/sandboxes", "run/runsc"} {
 		left, err := filepath.Glob(filepath.Join(s.dir, dir, "*i*"))
 		if err != nil {
@@ -187,11 +195,10 @@ func TestCaseC06NoDefunctProcessOnTheHost(t *testing.T) {
 }
 
 // defunct counts processes of the host whose parent is pid and that it has not reaped.
-func defunct(t *testing.T, pid int) (n int) {
-	t.Helper()
+func defunct(pid int) (n int, err error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	for _, path := range stats {
 		b, err := os.ReadFile(path)
@@ -203,7 +210,7 @@ func defunct(t *testing.T, pid int) (n int) {
 			n++
 		}
 	}
-	return n
+	return n, nil
 }
 
 // parallel calls f(0…n-1), width at a time.
