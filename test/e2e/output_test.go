@@ -22,7 +22,7 @@ import (
 )
 
 func TestCaseA16TailIsNeverLost(t *testing.T) {
-	runs := 1000
+	runs := 500
 	if testing.Short() {
 		runs = 100
 	}
