@@ -140,6 +140,7 @@ func cycle(ctx context.Context, c *client.Client, s Settings, t *clock) (err err
 		ended := time.Now()
 		if kerr := killBox(ctx, c, sb.ID); kerr != nil {
 			err = errors.Join(err, fmt.Errorf("kill: %w", kerr))
+			return
 		}
 		t.since(MetricKill, ended)
 	}()
