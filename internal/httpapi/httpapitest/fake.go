@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
@@ -115,10 +116,16 @@ func (f *Fake) Server(t testing.TB, cfg httpapi.Config) *httptest.Server {
 		cfg.Build = api.BuildInfo{Service: "hutch", Semver: "0.0.0-test"}
 	}
 	h := httpapi.New(cfg, f.Services(), slog.New(slog.NewTextHandler(t.Output(), nil)))
-	s := httptest.NewServer(h)
+	var calls sync.WaitGroup // s waits for none whose connection is a WebSocket, and they log
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		defer calls.Done()
+		h.ServeHTTP(w, r)
+	}))
 	t.Cleanup(func() {
 		s.Close()
 		h.Close()
+		calls.Wait()
 	})
 	return s
 }
