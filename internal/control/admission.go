@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"time"
 
@@ -73,7 +74,7 @@ func (a *admission) ask(sb hutch.Sandbox, now time.Time) error {
 		return err
 	}
 	if wait := a.rates.take(sb.Project, now); wait > 0 {
-		e := hutch.Errorf(hutch.CodeRateLimited, "this project may make %d sandboxes a minute: try again later", a.cfg.ProjectCreates)
+		e := hutch.Errorf(hutch.CodeRateLimited, "this project may make %s a minute: try again later", counted(a.cfg.ProjectCreates, "sandbox", "sandboxes"))
 		e.RetryAfter = max(wait, time.Second)
 		return e
 	}
@@ -186,7 +187,7 @@ func (a *admission) line(p hutch.ProjectID) (*queued, error) {
 	q := &queued{turn: make(chan error, 1)}
 	out, isOut, ok := a.queue.push(p, q)
 	if !ok {
-		return nil, noCapacity("%d creates are waiting already, and this project has its share of them: try again in %s", a.queue.n, retryAfter)
+		return nil, noCapacity("%s waiting already, and this project has its share of them: try again in %s", counted(a.queue.n, "create is", "creates are"), retryAfter)
 	}
 	if isOut {
 		out.turn <- noCapacity("other projects need the places in the queue of creates: try again in %s", retryAfter)
@@ -251,6 +252,14 @@ func errStopping() error {
 	e := hutch.Errorf(hutch.CodeUnavailable, "the server is stopping: try again in %s", retryAfter)
 	e.RetryAfter = retryAfter
 	return e
+}
+
+// counted is a number of something, in words of one and of many.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
 }
 
 // noCapacity refuses a create and says when to come back.

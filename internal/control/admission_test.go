@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,7 +78,7 @@ func TestAdmissionBoundsTheLiving(t *testing.T) {
 	if err := a.reserve(hutch.Sandbox{ID: "one"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.reserve(hutch.Sandbox{ID: "two"}); !errors.Is(err, hutch.ErrNoCapacity) {
+	if err := a.reserve(hutch.Sandbox{ID: "two"}); !errors.Is(err, hutch.ErrNoCapacity) || !strings.Contains(err.Error(), "the one sandbox") {
 		t.Errorf("got %v, want no_capacity", err)
 	}
 	if err := a.ready(); !errors.Is(err, hutch.ErrNoCapacity) {

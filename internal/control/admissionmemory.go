@@ -71,7 +71,10 @@ func (a *admission) roomLocked(sb hutch.Sandbox, host Memory) error {
 		return err
 	}
 	if len(a.alive) >= a.cfg.MaxSandboxes {
-		return noCapacity("all %d sandboxes this server allows are taken: end one, or try again later", a.cfg.MaxSandboxes)
+		if a.cfg.MaxSandboxes == 1 {
+			return noCapacity("the one sandbox that this server allows is taken: end it, or try again later")
+		}
+		return noCapacity("all %d sandboxes that this server allows are taken: end one, or try again later", a.cfg.MaxSandboxes)
 	}
 	if host == (Memory{}) {
 		return nil
