@@ -11,7 +11,7 @@ import (
 func mayDie(c *cobra.Command) *cobra.Command {
 	var dieAt, holdAt string
 	c.Flags().StringVar(&dieAt, "die-at", "", "NAME[@N]: end as kill -9 does at this failpoint, at the Nth time; for tests")
-	c.Flags().StringVar(&holdAt, "hold-at", "", "NAME,…: let nobody get past these failpoints; for tests")
+	c.Flags().StringVar(&holdAt, "hold-at", "", "NAME[@N],…: let nobody get past these failpoints, from the Nth time on; for tests")
 	for _, name := range []string{"die-at", "hold-at"} {
 		c.Flags().Lookup(name).Hidden = true
 	}

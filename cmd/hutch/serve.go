@@ -177,7 +177,7 @@ func (s *server) openNode() error {
 			return fmt.Errorf("--project-budgets %s: %w", path, err)
 		}
 	}
-	obs.Prepared(s.reg, func() int { return len(s.node.Prepared()) })
+	obs.Prepared(s.reg, s.control.PreparedMachines)
 	return nil
 }
 

@@ -158,6 +158,18 @@ func (s *spares) empty() bool {
 	return len(s.all) == 0
 }
 
+// standingOf counts those that a create can be given; alive names those whose processes live.
+func (s *spares) standingOf(alive map[hutch.SandboxID]bool) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, x := range s.all {
+		if x.state == spareReady && alive[id] {
+			n++
+		}
+	}
+	return n
+}
+
 // plan says which machines are too many, and of which kind one is wanting. Alive names those
 // whose processes live: the others are too many.
 func (s *spares) plan(now time.Time, alive map[hutch.SandboxID]bool) (tooMany []hutch.SandboxID, wanting *machineKind) {
@@ -247,6 +259,9 @@ func (c *Control) ClaimPrepared(ctx context.Context, req hutch.CreateSandbox) (_
 	}
 	return claimed, func() { c.spares.giveBack(claimed) }
 }
+
+// PreparedMachines is how many stand ready for a create.
+func (c *Control) PreparedMachines() int { return c.spares.standingOf(c.nodes.Prepared()) }
 
 // preparing keeps as many machines ready as are worth it, until ctx ends.
 func (c *Control) preparing(ctx context.Context) {

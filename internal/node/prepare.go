@@ -9,6 +9,7 @@ import (
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestclient"
 	"hutch.dev/hutch/internal/runtime"
+	"hutch.dev/hutch/internal/x/failpoint"
 	"hutch.dev/hutch/internal/x/pidfd"
 )
 
@@ -48,11 +49,13 @@ func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 		n.dispose(ctx, rec.ID, p)
 		return err
 	}
+	failpoint.At(failpoint.PrepareMade)
 	p.since, p.stages = time.Now(), stagesOf(sb)
 	if !n.shelve(rec.ID, p) {
 		n.dispose(ctx, rec.ID, p)
 		return context.Cause(n.work)
 	}
+	failpoint.At(failpoint.PrepareShelved)
 	return nil
 }
 
@@ -114,6 +117,7 @@ func (n *Node) Discard(ctx context.Context, id hutch.SandboxID) error {
 		n.shelve(id, p) // still there, and still ours
 		return fmt.Errorf("discard machine %s: %w", id, err)
 	}
+	failpoint.At(failpoint.PrepareDiscarded)
 	_ = p.guest.Close()
 	return nil
 }
@@ -137,6 +141,7 @@ func (n *Node) dispose(ctx context.Context, id hutch.SandboxID, p *prepared) {
 	if err := p.sb.Kill(ctx); err != nil {
 		n.log.Error("a prepared machine could not be removed; the next sweep will try again", "op", "discard", "sandbox", id, "error", err)
 	}
+	failpoint.At(failpoint.PrepareDisposed)
 }
 
 // machine returns the machine that a sandbox is to be: p, which runs, if there is one and it is what

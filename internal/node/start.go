@@ -31,6 +31,9 @@ func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]
 		return nil, err
 	}
 	defer n.release(c)
+	if p != nil {
+		failpoint.At(failpoint.PrepareTaken)
+	}
 	b, stages, err := n.start(ctx, rec, p)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errAborted) {
@@ -104,6 +107,7 @@ func (n *Node) bringUp(ctx context.Context, b *box, runs bool, lap func(stage st
 				return fmt.Errorf("start machine: %w", err)
 			}
 		}
+		failpoint.At(failpoint.StartRuns)
 		lap("start")
 		if err := b.sayHello(gctx); err != nil {
 			return fmt.Errorf("greet guest: %w", err)

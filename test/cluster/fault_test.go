@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -21,7 +22,9 @@ import (
 type scene struct {
 	name   string
 	points []failpoint.Name
-	nth    int // 0 = 1
+	nth    int            // 0 = 1
+	world  []func(*world) // what is special about it
+	ready  func(w *world) // comes before act, on a server that is well
 	// act is what reaches the points; it gets the sandbox that there is.
 	act func(w *world, c *control.Control, sb hutch.Sandbox)
 	// check says what must have become of it.
@@ -29,9 +32,6 @@ type scene struct {
 }
 
 func scenes() []scene {
-	alive := func(w *world, sb hutch.Sandbox, _ failpoint.Name) {
-		w.wantEnd(w.exec(sb, "echo on"), hutch.ExecExit, 0, "on\n")
-	}
 	dead := func(why hutch.SandboxEnd) func(*world, hutch.Sandbox, failpoint.Name) {
 		return func(w *world, sb hutch.Sandbox, _ failpoint.Name) { w.wantDead(sb.ID, why) }
 	}
@@ -42,20 +42,10 @@ func scenes() []scene {
 				failpoint.CreateBegun, failpoint.CreateRecorded, failpoint.StartKept, failpoint.StartLinked, failpoint.StartUp,
 				failpoint.StartGreeted, failpoint.CreateMade, failpoint.CreateFinished,
 			},
-			act: func(w *world, c *control.Control, _ hutch.Sandbox) {
-				req := request()
-				req.ID = w.next
-				_, _ = c.CreateSandbox(w.ctx(), req)
-			},
+			act: createNext,
 			check: func(w *world, sb hutch.Sandbox, at failpoint.Name) {
 				alive(w, sb, at)
-				rec, err := w.db.Sandbox(w.ctx(), w.next)
-				switch {
-				case (at == failpoint.CreateMade || at == failpoint.CreateFinished) && (err != nil || rec.State != hutch.StateRunning):
-					w.t.Errorf("it was made, and is %s, %v", rec.State, err)
-				case err == nil && rec.State != hutch.StateRunning && rec.EndReason != hutch.EndStartFailed:
-					w.t.Errorf("it is %s, %s", rec.State, rec.EndReason)
-				}
+				w.checkNext(at == failpoint.CreateMade || at == failpoint.CreateFinished)
 			},
 		},
 		{
@@ -113,6 +103,103 @@ func scenes() []scene {
 	}
 }
 
+// alive says that the sandbox there was runs.
+func alive(w *world, sb hutch.Sandbox, _ failpoint.Name) {
+	w.t.Helper()
+	w.wantEnd(w.exec(sb, "echo on"), hutch.ExecExit, 0, "on\n")
+}
+
+// preparedScenes are those of machines that are made before anybody asks for them.
+func preparedScenes() []scene {
+	return []scene{
+		{
+			name: "create on a machine made ready", world: []func(*world){ahead}, ready: claimed,
+			points: []failpoint.Name{
+				failpoint.PrepareTaken, failpoint.CreateBegun, failpoint.CreateRecorded, failpoint.StartRuns, failpoint.StartKept,
+				failpoint.StartLinked, failpoint.StartUp, failpoint.StartGreeted, failpoint.CreateMade, failpoint.CreateFinished,
+			},
+			act: createNext,
+			check: func(w *world, sb hutch.Sandbox, at failpoint.Name) {
+				alive(w, sb, at)
+				w.checkNext(at == failpoint.CreateMade || at == failpoint.CreateFinished)
+			},
+		},
+		{
+			name: "machine made ready", world: []func(*world){ahead}, ready: claimed,
+			points: []failpoint.Name{failpoint.PrepareMade, failpoint.PrepareShelved},
+			act:    createNext, // in place of the one it takes, there is to be another
+			check: func(w *world, sb hutch.Sandbox, at failpoint.Name) {
+				alive(w, sb, at)
+				w.checkNext(true)
+			},
+		},
+		{
+			name: "machine that makes room", world: []func(*world){ahead, func(w *world) { w.control.MaxSandboxes = 2 }},
+			points: []failpoint.Name{failpoint.PrepareDiscarded},
+			ready:  func(w *world) { w.prepared(1) },
+			act: func(w *world, c *control.Control, _ hutch.Sandbox) {
+				req := request()
+				req.ID, req.Resources.MemoryMB = w.next, 64
+				_, _ = c.CreateSandbox(w.ctx(), req)
+			},
+			check: func(w *world, sb hutch.Sandbox, at failpoint.Name) {
+				alive(w, sb, at)
+				w.checkNext(false)
+			},
+		},
+		{
+			name: "create on a machine that died", world: []func(*world){ahead}, ready: claimed,
+			points: []failpoint.Name{failpoint.PrepareDisposed},
+			act: func(w *world, c *control.Control, sb hutch.Sandbox) {
+				w.host.Kill(w.next)
+				for w.n.Prepared()[w.next] { // until that is seen
+					runtime.Gosched()
+				}
+				createNext(w, c, sb)
+			},
+			check: func(w *world, sb hutch.Sandbox, at failpoint.Name) {
+				alive(w, sb, at)
+				w.checkNext(false)
+			},
+		},
+	}
+}
+
+// claimed waits for a machine that stands ready, and takes its id as a call under a key does.
+func claimed(w *world) {
+	eventually(w.t, "a machine can be claimed", func() error {
+		id, _ := w.c.ClaimPrepared(w.ctx(), request())
+		if id == "" {
+			return errors.New("not yet")
+		}
+		w.next = id
+		return nil
+	})
+}
+
+func createNext(w *world, c *control.Control, _ hutch.Sandbox) {
+	req := request()
+	req.ID, req.Env = w.next, map[string]string{"A": "b"}
+	_, _ = c.CreateSandbox(w.ctx(), req)
+}
+
+// checkNext says what must have become of a create that was cut off: it was made, or its record
+// says that it was not, or there is none; and a guest that runs knows who it is.
+func (w *world) checkNext(made bool) {
+	w.t.Helper()
+	rec, err := w.db.Sandbox(w.ctx(), w.next)
+	switch {
+	case made && (err != nil || rec.State != hutch.StateRunning):
+		w.t.Errorf("it was made, and is %s, %v", rec.State, err)
+	case err == nil && rec.State != hutch.StateRunning && rec.EndReason != hutch.EndStartFailed:
+		w.t.Errorf("it is %s, %s", rec.State, rec.EndReason)
+	case err == nil && rec.State == hutch.StateRunning:
+		if h := w.guest(w.next).Hello(); h.Sandbox != w.next || h.Env["A"] != "b" || h.Epoch != rec.Epoch {
+			w.t.Errorf("its guest was told %+v", h)
+		}
+	}
+}
+
 func runOne(w *world, c *control.Control, sb hutch.Sandbox) {
 	_, _ = c.StartExec(w.ctx(), project, sb.ID, hutch.ExecRequest{ID: w.nextExec, Spec: hutch.ExecSpec{Cmd: "echo once"}})
 }
@@ -126,13 +213,16 @@ func ranOnce(w *world, sb hutch.Sandbox, _ failpoint.Name) {
 }
 
 func TestFaultWalk(t *testing.T) {
-	for _, sc := range scenes() {
+	for _, sc := range append(scenes(), preparedScenes()...) {
 		t.Run(sc.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorld(t, sc.world...)
 			for _, at := range sc.points {
 				t.Logf("killed at %s", at)
 				w.next, w.nextExec = newID(), newExecID()
 				sb := w.create(leased(time.Hour))
+				if sc.ready != nil {
+					sc.ready(w)
+				}
 				c := w.c
 				w.killAt(at, sc.nth, func() { sc.act(w, c, sb) })
 				w.start()
@@ -175,7 +265,7 @@ func (w *world) killAt(at failpoint.Name, nth int, do func()) {
 
 // A server that is killed while it takes over what the last one left.
 func TestFaultWalkOfARestart(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, ahead)
 	for _, at := range []failpoint.Name{
 		failpoint.AdoptFetched, failpoint.AdoptLinked, failpoint.AdoptMade, failpoint.AdoptTold, failpoint.RecoverAdopted,
 		failpoint.AdoptGone, failpoint.RecoverLost, failpoint.SweepNoLink, failpoint.EndExecs, failpoint.EndCharged, failpoint.EndRecorded,
@@ -185,6 +275,7 @@ func TestFaultWalkOfARestart(t *testing.T) {
 		stays, crashes := w.create(), w.create()
 		x := w.exec(stays, "echo seen; hang")
 		w.storedStart(x)
+		w.prepared(2) // nobody's, and still there at the next start
 		w.kill()
 		w.host.Guest(crashes.ID).Crash()
 		w.wantNoted(crashes.ID)

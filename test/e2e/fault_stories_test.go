@@ -20,7 +20,7 @@ import (
 // stories are all that a server is killed in.
 func stories() []story {
 	return []story{
-		creates(), aborts(), execs(), pauses(), resumes(), extends(), kills(), crashes(), expires(), idles(), charges(),
+		creates(), aborts(), prepares(), claims(), discards(), disposes(), endsAhead(), execs(), pauses(), resumes(), extends(), kills(), crashes(), expires(), idles(), charges(),
 		restarts(), orphans(), ends(), firstStarts(), builds(), companionStarts("keeper"), companionStarts("egress"),
 		keepersDie(), keepersEnd(), gatewaysDie(), replaced("keeper"), replaced("egress"),
 	}
@@ -66,9 +66,7 @@ func commits(n int) []stop { return join(nths(fp.RecordsWritten, n), nths(fp.Rec
 
 // A create: at the end there is one sandbox, and if its machine was made it is that one.
 func creates() story {
-	request := func(w *walk) api.CreateSandbox {
-		return api.CreateSandbox{Template: "base", MemoryMB: ptr(128), Metadata: map[string]string{"walk": w.mark}}
-	}
+	request := func(w *walk) api.CreateSandbox { return creation(w, w.size) }
 	return story{
 		name: "create",
 		act:  func(w *walk) { _, _ = w.call(http.MethodPost, "/v1/sandboxes", request(w)) },
@@ -90,6 +88,7 @@ func creates() story {
 			if len(now) != 1 || now[0].ID != sb.ID || len(mine) > 0 && mine[0].ID != sb.ID {
 				w.t.Errorf("it is %s; there were %d and are %d", sb.ID, len(mine), len(now))
 			}
+			w.told(sb.ID)
 			w.must(w.client.Kill(w.t.Context(), sb.ID))
 		},
 		stops: join(
@@ -97,7 +96,7 @@ func creates() story {
 			[]stop{{at: fp.CreateRecorded, hold: fp.MachineDir}, {at: fp.CreateRecorded}, {at: fp.StartGreeted, hold: fp.CreateBegun, short: true}},
 			[]stop{short(fp.MachineProcesses)},
 			each(fp.MachineDir, fp.GroupMade, fp.MachineGroup, fp.MachineBundle, fp.MachineHandles, fp.MachineLink, fp.MachinePrepared,
-				fp.MachineStarting, fp.MachineBooted, fp.MachineRunning, fp.StartKept, fp.StartLinked, fp.StartUp, fp.StartGreeted),
+				fp.MachineStarting, fp.MachineBooted, fp.MachineRunning, fp.StartRuns, fp.StartKept, fp.StartLinked, fp.StartUp, fp.StartGreeted),
 			nths(fp.StateWritten, 3),
 			[]stop{{at: fp.MachineBooted, hold: fp.StartKept}, {at: fp.MachineRunning, hold: fp.StartKept}, {at: fp.StartKept, hold: fp.MachineStarting}, {at: fp.StartLinked, hold: fp.StartKept}},
 			[]stop{{at: fp.CreateMade, after: true, short: true}},

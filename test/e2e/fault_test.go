@@ -41,6 +41,8 @@ type story struct {
 	// check says what must have become of it. Everything else is looked at after it.
 	check func(w *walk)
 	stops []stop
+	// with are flags of the server that dies, beside those that it always has.
+	with func(w *walk) []string
 	// alone: on a server of its own, without sandboxes that stand by. What a keeper's
 	// or a gateway's death costs is no business of theirs.
 	alone bool
@@ -57,6 +59,8 @@ type stop struct {
 	hold  failpoint.Name // nobody gets past here meanwhile
 	short bool           // also in the short walk
 	after bool           // what was asked for is done by then: it must hold without being asked for again
+
+	holdNth int // of hold: from the how manieth time on
 }
 
 func (s stop) String() string {
@@ -75,7 +79,11 @@ func (s stop) args() []string {
 	if s.nth > 1 {
 		die += fmt.Sprintf("@%d", s.nth)
 	}
-	return []string{"--die-at", die, "--hold-at", string(s.hold)}
+	hold := string(s.hold)
+	if s.holdNth > 1 {
+		hold += fmt.Sprintf("@%d", s.holdNth)
+	}
+	return []string{"--die-at", die, "--hold-at", hold}
 }
 
 // walk is one server's way through stories.
@@ -89,6 +97,7 @@ type walk struct {
 	box   hutch.SandboxID
 	exec  hutch.ExecID
 	path  string   // of something else that the story makes
+	size  int      // MiB of memory of the sandbox that a create makes
 	flags []string // of the server
 
 	orphaned <-chan struct{} // closed once the process of an orphan has ended
@@ -205,7 +214,7 @@ func (w *walk) walk() {
 			t.Logf("server's log:\n%s", w.log.String())
 		}
 	}()
-	w.mark, w.box, w.exec, w.path = id.NewExec(), "", "", ""
+	w.mark, w.box, w.exec, w.path, w.size = id.NewExec(), "", "", "", 128
 	if w.story.scene != nil {
 		w.story.scene(w)
 	}
@@ -244,7 +253,11 @@ func (w *walk) walk() {
 func (w *walk) dieAtStop() {
 	t := w.t
 	t.Helper()
-	err := w.start(append(slices.Clone(w.flags), w.stop.args()...)...)
+	args := append(slices.Clone(w.flags), w.stop.args()...)
+	if w.story.with != nil {
+		args = append(args, w.story.with(w)...)
+	}
+	err := w.start(args...)
 	switch {
 	case err != nil && !w.dead():
 		t.Fatal(err)

@@ -177,21 +177,29 @@ func TestLeaks(t *testing.T) {
 // metric is a metric's value as the server shows it; empty if it has none.
 func (s *server) metric(t *testing.T, name string) string {
 	t.Helper()
-	res, err := http.Get(s.base + "/metrics")
+	v, err := s.readMetric(name)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return v
+}
+
+func (s *server) readMetric(name string) (string, error) {
+	res, err := http.Get(s.base + "/metrics")
+	if err != nil {
+		return "", err
 	}
 	defer func() { _ = res.Body.Close() }()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	for line := range strings.Lines(string(b)) {
 		if v, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(v)
+			return strings.TrimSpace(v), nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 func TestLeaksWhereThereIsNoServer(t *testing.T) {

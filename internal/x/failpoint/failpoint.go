@@ -35,10 +35,17 @@ type Plan struct {
 	Nth int
 	// Hold are points that nobody gets past: who reaches one waits for the end. So what runs
 	// side by side is as far as a test wants it when the process dies elsewhere.
-	Hold []Name
+	Hold []Held
 	// Do happens instead of the death, for tests in one process. It may be called from
 	// several goroutines, and must not return if they are not to go on.
 	Do func(Name)
+}
+
+// Held is a point that nobody gets past.
+type Held struct {
+	At Name
+	// From is from the how manieth time on; 0 = from the first.
+	From int
 }
 
 // armed is the plan of this process; nil in production.
@@ -47,7 +54,8 @@ var armed atomic.Pointer[state]
 type state struct {
 	Plan
 
-	seen atomic.Int64 // how often Die was reached
+	seen atomic.Int64   // how often Die was reached
+	came []atomic.Int64 // and each of Hold
 }
 
 // At says that the process has come to a point. Nothing happens there but what was armed.
@@ -61,50 +69,62 @@ func At(n Name) {
 // back. A name that is not on the list is an error: a test that arms it would test nothing.
 func Arm(p Plan) (disarm func(), err error) {
 	all := All()
-	for _, n := range append([]Name{p.Die}, p.Hold...) {
-		if n != "" && !slices.Contains(all, n) {
-			return nil, fmt.Errorf("there is no failpoint %q", n)
+	for _, h := range append([]Held{{p.Die, p.Nth}}, p.Hold...) {
+		if h.At != "" && !slices.Contains(all, h.At) {
+			return nil, fmt.Errorf("there is no failpoint %q", h.At)
 		}
-	}
-	if p.Nth < 0 {
-		return nil, fmt.Errorf("a failpoint cannot be reached for the %dth time", p.Nth)
+		if h.From < 0 {
+			return nil, fmt.Errorf("a failpoint cannot be reached for the %dth time", h.From)
+		}
 	}
 	p.Nth = max(p.Nth, 1)
 	if p.Do == nil {
 		p.Do = die
 	}
-	s := &state{Plan: p}
+	s := &state{Plan: p, came: make([]atomic.Int64, len(p.Hold))}
 	armed.Store(s)
 	return func() { armed.CompareAndSwap(s, nil) }, nil
 }
 
-// Parse reads NAME or NAME@N, where to die and at the how manieth time, and names to hold,
-// separated by commas.
-func Parse(dieAt, holdAt string) (Plan, error) {
-	var p Plan
-	name, nth, numbered := strings.Cut(dieAt, "@")
-	p.Die = Name(name)
-	if numbered {
-		n, err := strconv.Atoi(nth)
-		if err != nil || n < 1 {
-			return Plan{}, fmt.Errorf("%q: want a number from 1 behind the @", dieAt)
-		}
-		p.Nth = n
+// Parse reads NAME or NAME@N, where to die and at the how manieth time, and what to hold, and
+// from the how manieth time on, separated by commas.
+func Parse(dieAt, holdAt string) (p Plan, err error) {
+	if p.Die, p.Nth, err = parsePoint(dieAt); err != nil {
+		return Plan{}, err
 	}
-	if holdAt != "" {
-		for n := range strings.SplitSeq(holdAt, ",") {
-			p.Hold = append(p.Hold, Name(n))
+	if holdAt == "" {
+		return p, nil
+	}
+	for text := range strings.SplitSeq(holdAt, ",") {
+		n, from, err := parsePoint(text)
+		if err != nil {
+			return Plan{}, err
 		}
+		p.Hold = append(p.Hold, Held{n, from})
 	}
 	return p, nil
+}
+
+// parsePoint reads NAME or NAME@N; N is 0 without one.
+func parsePoint(text string) (_ Name, nth int, err error) {
+	name, number, numbered := strings.Cut(text, "@")
+	if !numbered {
+		return Name(name), 0, nil
+	}
+	if nth, err = strconv.Atoi(number); err != nil || nth < 1 {
+		return "", 0, fmt.Errorf("%q: want a number from 1 behind the @", text)
+	}
+	return Name(name), nth, nil
 }
 
 func (s *state) reach(n Name) {
 	if n == s.Die && s.seen.Add(1) == int64(s.Nth) {
 		s.Do(n)
 	}
-	if slices.Contains(s.Hold, n) {
-		select {}
+	for i, h := range s.Hold {
+		if h.At == n && s.came[i].Add(1) >= int64(h.From) {
+			select {}
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ func TestDoesAtTheNthTime(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
-	disarm, err := Arm(Plan{Hold: []Name{StartGreeted}})
+	disarm, err := Arm(Plan{Hold: []Held{{At: StartGreeted, From: 2}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,8 @@ func TestHolds(t *testing.T) {
 	var begun sync.WaitGroup
 	begun.Add(1)
 	past := make(chan struct{})
-	go func() { // it stays until the test's process ends
+	At(StartGreeted) // the first is let past
+	go func() {      // it stays until the test's process ends
 		begun.Done()
 		At(StartGreeted)
 		close(past)
@@ -61,7 +62,7 @@ func TestHolds(t *testing.T) {
 }
 
 func TestRefusesWhatIsNoPoint(t *testing.T) {
-	for _, p := range []Plan{{Die: "nowhere"}, {Die: CreateMade, Hold: []Name{"nowhere"}}, {Die: CreateMade, Nth: -1}} {
+	for _, p := range []Plan{{Die: "nowhere"}, {Die: CreateMade, Hold: []Held{{At: "nowhere"}}}, {Die: CreateMade, Nth: -1}, {Hold: []Held{{CreateMade, -1}}}} {
 		if disarm, err := Arm(p); err == nil {
 			disarm()
 			t.Errorf("%+v was armed", p)
@@ -76,8 +77,11 @@ func TestParse(t *testing.T) {
 		bad       bool
 	}{
 		{die: "create.made", want: Plan{Die: CreateMade}},
-		{die: "create.made@3", hold: "start.up,create.recorded", want: Plan{Die: CreateMade, Nth: 3, Hold: []Name{StartUp, CreateRecorded}}},
-		{hold: "start.up", want: Plan{Hold: []Name{StartUp}}},
+		{die: "create.made@3", hold: "start.up,create.recorded", want: Plan{Die: CreateMade, Nth: 3, Hold: []Held{{At: StartUp}, {At: CreateRecorded}}}},
+		{hold: "start.up", want: Plan{Hold: []Held{{At: StartUp}}}},
+		{die: "create.made", hold: "start.up@2", want: Plan{Die: CreateMade, Hold: []Held{{StartUp, 2}}}},
+		{hold: "start.up@0", bad: true},
+		{hold: "start.up,start.kept@x", bad: true},
 		{die: "create.made@", bad: true},
 		{die: "create.made@0", bad: true},
 		{die: "create.made@x", bad: true},

@@ -38,6 +38,7 @@ const (
 	MachineStarting  Name = "machine.starting"  // its state says that it is being started
 	MachineBooted    Name = "machine.booted"    // its first process runs; its state does not say so
 	MachineRunning   Name = "machine.running"   // its state says so
+	StartRuns        Name = "start.runs"        // its machine runs; its guest has not been told who it is
 	StartKept        Name = "start.kept"        // the keeper has its handles and its deadline
 	StartLinked      Name = "start.linked"      // the gateway serves its link
 	StartUp          Name = "start.up"          // the keeper, the gateway and the guest are done
@@ -46,6 +47,13 @@ const (
 	CreateFinished   Name = "create.finished"   // the record says running; the caller was not answered
 	CallFinished     Name = "call.finished"     // the answer is kept under the caller's key
 	UndoKilled       Name = "undo.killed"       // of a start that failed, the machine is gone
+
+	// A machine that nobody has asked for.
+	PrepareMade      Name = "prepare.made"      // it runs, and its guest has answered; no create finds it
+	PrepareShelved   Name = "prepare.shelved"   // a create finds it
+	PrepareTaken     Name = "prepare.taken"     // a create has it, and nobody else
+	PrepareDiscarded Name = "prepare.discarded" // one too many is gone; its place is still counted
+	PrepareDisposed  Name = "prepare.disposed"  // one is gone with its server's end, or because it was of no use
 
 	// A command.
 	ExecLaunched Name = "exec.launched" // it runs inside; nobody outside knows
@@ -120,8 +128,9 @@ func All() []Name {
 		KeyWritten, KeyPlaced, ServeRecordsOpen, ServeCompanionsUp, ServeKeyOnRecord, ServeListening, DaemonSpawned,
 		FileWritten, FileRenamed, ServeUnlisted, ServeLetGo, RecordsWritten, RecordsCommitted,
 		CallBegun, CreateBegun, CreateRecorded, MachineDir, GroupMade, MachineGroup, MachineBundle, MachineProcesses, MachineHandles, MachineLink,
-		StateWritten, MachinePrepared, MachineStarting, MachineBooted, MachineRunning, StartKept, StartLinked, StartUp,
+		StateWritten, MachinePrepared, MachineStarting, MachineBooted, MachineRunning, StartRuns, StartKept, StartLinked, StartUp,
 		StartGreeted, CreateMade, CreateFinished, CallFinished, UndoKilled,
+		PrepareMade, PrepareShelved, PrepareTaken, PrepareDiscarded, PrepareDisposed,
 		ExecLaunched, ExecRecorded, ExecReported,
 		TurnBegun, MachineTurning, MachineTurned, TurnMade, TurnFinished, ExtendRecorded, DeadlineKept,
 		KillBegun, MachineDead, GroupRemoved, MachineNoGroup, MachineNoState, MachineNoFiles, EndCleared, EndExecs, EndCharged, EndRecorded, EndTold,
