@@ -120,3 +120,27 @@ type Exec struct {
 	CreatedAt time.Time
 	Result    *ExecResult // nil while it runs
 }
+
+// EndedUnder is the result of a command that began then and whose sandbox has ended since, and
+// has taken the command's own result with it. Of a limit that ended the sandbox it says so in
+// LimitsHit too: whether it was this command that met it, nobody knows any more.
+func EndedUnder(why SandboxEnd, detail string, began time.Time) ExecResult {
+	r := ExecResult{
+		End: ExecSandboxGone, ExitCode: 128 + 9, Signal: "KILL", Detail: "the sandbox ended under it",
+		StartedAt: began, EndedAt: time.Now(),
+	}
+	if why != "" {
+		r.Detail += " (" + string(why) + ")"
+	}
+	if detail != "" {
+		r.Detail += ": " + detail
+	}
+	switch why {
+	case EndOOM:
+		r.LimitsHit = []string{"memory"}
+	case EndPidsLimit:
+		r.LimitsHit = []string{"pids"}
+	default: // no limit of a command's
+	}
+	return r
+}

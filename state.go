@@ -41,7 +41,9 @@ var transitions = map[State]map[Transition]State{
 // [ErrInvalidState]; from dead, [ErrSandboxGone].
 func (s *Sandbox) Begin(t Transition) error {
 	if s.State == StateDead {
-		return Errorf(CodeSandboxGone, "sandbox %s has ended (%s)", s.ID, s.EndReason)
+		e := Errorf(CodeSandboxGone, "sandbox %s has ended (%s)", s.ID, s.EndReason)
+		e.Reason = string(s.EndReason)
+		return e
 	}
 	if _, ok := transitions[s.State][t]; !ok {
 		return Errorf(CodeInvalidState, "sandbox %s is %s: %s is not possible now", s.ID, s.State, t)

@@ -67,7 +67,7 @@ func (c *Control) launch(ctx context.Context, sb hutch.Sandbox, x hutch.Exec, sp
 			c.strays.expect(x) // it may run all the same: then the node says so
 		}
 		c.execs.abandon(x.ID)
-		return hutch.Exec{}, err
+		return hutch.Exec{}, c.explainGone(ctx, sb.Project, sb.ID, err)
 	}
 	failpoint.At(failpoint.ExecLaunched)
 	c.activity.add(sb.ID, +1)
@@ -248,7 +248,7 @@ func (c *Control) WriteStdin(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	}
 	n, err := c.nodes.WriteStdin(ctx, sid, sb.Epoch, xid, chunk)
 	c.activity.touch(sid)
-	return n, err
+	return n, c.explainGone(ctx, p, sid, err)
 }
 
 // CancelExec ends a command with everything it started, and returns it once nothing of it
@@ -302,5 +302,5 @@ func (c *Control) SignalExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	if err != nil {
 		return err
 	}
-	return c.nodes.SignalExec(ctx, sid, sb.Epoch, xid, signal, tree)
+	return c.explainGone(ctx, p, sid, c.nodes.SignalExec(ctx, sid, sb.Epoch, xid, signal, tree))
 }

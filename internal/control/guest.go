@@ -38,10 +38,22 @@ func (c *Control) explainGone(ctx context.Context, p hutch.ProjectID, id hutch.S
 	if !errors.Is(err, hutch.ErrSandboxGone) {
 		return err
 	}
-	if sb, lerr := c.load(ctx, p, id); lerr == nil && sb.State == hutch.StateDead {
+	sb, lerr := c.load(ctx, p, id)
+	switch {
+	case lerr != nil:
+	case sb.State == hutch.StateDead:
+		return goneError(sb)
+	case sb.Transition == hutch.Killing && !saysWhy(err):
+		sb.EndReason, sb.EndDetail = announced(sb)
 		return goneError(sb)
 	}
 	return err
+}
+
+// saysWhy reports whether an error of a sandbox that has ended says why it has.
+func saysWhy(err error) bool {
+	he, ok := errors.AsType[*hutch.Error](err)
+	return ok && he.Reason != ""
 }
 
 // ResizeExec changes the size of a command's terminal.
@@ -60,7 +72,7 @@ func (c *Control) ResizeExec(ctx context.Context, p hutch.ProjectID, sid hutch.S
 	if err != nil {
 		return err
 	}
-	return c.nodes.ResizeExec(ctx, sid, sb.Epoch, xid, size)
+	return c.explainGone(ctx, p, sid, c.nodes.ResizeExec(ctx, sid, sb.Epoch, xid, size))
 }
 
 // UpdateAccess has fn change who reaches a sandbox, and stores it. fn may run more than

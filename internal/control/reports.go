@@ -32,7 +32,7 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 	ctx, cancel := finish(ctx, finishTimeout)
 	defer cancel()
 	// What its commands left must be on record before the sandbox is said to be dead.
-	if err := c.endExecs(ctx, id); err != nil {
+	if err := c.endExecs(ctx, id, why, detail); err != nil {
 		return hutch.Sandbox{}, err
 	}
 	failpoint.At(failpoint.EndExecs)
@@ -78,17 +78,13 @@ func (c *Control) ended(ctx context.Context, id hutch.SandboxID, why hutch.Sandb
 
 // endExecs gives every command of a sandbox that is gone its end on record. The node has
 // reported those it watched; this is for those it did not come to watch.
-func (c *Control) endExecs(ctx context.Context, id hutch.SandboxID) error {
+func (c *Control) endExecs(ctx context.Context, id hutch.SandboxID, why hutch.SandboxEnd, detail string) error {
 	running, err := c.runningExecs(ctx, id)
 	if err != nil {
 		return err
 	}
 	for _, x := range append(running, c.execs.running(id)...) {
-		r := hutch.ExecResult{
-			End: hutch.ExecSandboxGone, ExitCode: 128 + 9, Signal: "KILL", Detail: "the sandbox ended under it",
-			StartedAt: x.CreatedAt, EndedAt: time.Now(),
-		}
-		if err := c.ExecEnded(ctx, id, x.ID, r); err != nil && !errors.Is(err, hutch.ErrNotFound) {
+		if err := c.ExecEnded(ctx, id, x.ID, hutch.EndedUnder(why, detail, x.CreatedAt)); err != nil && !errors.Is(err, hutch.ErrNotFound) {
 			return err
 		}
 	}

@@ -221,7 +221,7 @@ func (c *Control) makeTurn(ctx context.Context, sb hutch.Sandbox, t hutch.Transi
 	failpoint.At(failpoint.TurnBegun)
 	if err := c.act(ctx, sb, t); err != nil {
 		c.abandon(ctx, sb, t)
-		return sb, err
+		return sb, c.explainGone(ctx, sb.Project, id, err)
 	}
 	out, err := c.finished(ctx, sb, t)
 	if err == nil {
@@ -242,7 +242,8 @@ func (c *Control) finished(ctx context.Context, sb hutch.Sandbox, t hutch.Transi
 	out, err := c.update(ctx, sb.ID, sb.Epoch, func(s *hutch.Sandbox) error { return s.Finish(t, sb.Epoch) },
 		event(sb, "sandbox."+string(to)))
 	if errors.Is(err, hutch.ErrStale) {
-		return out, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s was ended while it was %s", sb.ID, t)
+		err = hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s was ended while it was %s", sb.ID, t)
+		return out, c.explainGone(ctx, sb.Project, sb.ID, err)
 	}
 	if err != nil {
 		c.owedTurns.add(sb.ID, sb.Epoch)

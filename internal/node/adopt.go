@@ -1,9 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
@@ -43,7 +45,8 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		if rec.State == hutch.StateRunning && rec.IdleTimeout > 0 && !kept.UsedAt.IsZero() && kept.Exited.Sub(kept.UsedAt) >= rec.IdleTimeout {
 			return hutch.EndIdle, n.gone(ctx, rec.ID, idledDetail)
 		}
-		return hutch.EndCrashed, n.gone(ctx, rec.ID, "it exited while no node agent ran")
+		why, detail := n.autopsy(ctx, rec, kept.Exited)
+		return cmp.Or(why, hutch.EndCrashed), n.gone(ctx, rec.ID, cmp.Or(detail, "it exited while no node agent ran"))
 	}
 	spec, err := n.spec(rec)
 	if err != nil {
@@ -95,9 +98,25 @@ func (n *Node) notTaken(ctx context.Context, rec hutch.Sandbox, err error) (why 
 		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
 	case errors.Is(err, hutch.ErrSandboxGone):
 		n.log.Warn("a sandbox cannot be taken over", "sandbox", rec.ID, "op", "adopt", "error", err)
-		return hutch.EndLost, n.gone(ctx, rec.ID, "it was gone when the node agent came back")
+		why, detail := n.autopsy(ctx, rec, time.Now())
+		return cmp.Or(why, hutch.EndLost), n.gone(ctx, rec.ID, cmp.Or(detail, "it was gone when the node agent came back"))
 	}
 	return "", err
+}
+
+// autopsy says which limit ended a sandbox that exited while nobody watched it, by what is left of
+// it on this host; empty if none did, or nothing tells.
+func (n *Node) autopsy(ctx context.Context, rec hutch.Sandbox, at time.Time) (hutch.SandboxEnd, string) {
+	c, ok := n.rt.(runtime.Coroner)
+	if !ok {
+		return "", ""
+	}
+	exit, last, err := c.Ended(ctx, n.specOf(rec, ""), at)
+	if err != nil {
+		n.log.Warn("how a sandbox ended is not known", "sandbox", rec.ID, "op", "adopt", "error", err)
+		return "", ""
+	}
+	return limitOf(exit, last, int64(rec.Resources.MemoryMB)<<20)
 }
 
 // gone removes what is left of a sandbox's machine and says that it is gone. The keeper's

@@ -80,6 +80,18 @@ func TestAdoptWhatIsGone(t *testing.T) {
 			b.shelf.has(rec.ID).Exited = time.Now()
 			b.host.Guest(rec.ID).Crash()
 		}, hutch.EndCrashed, true},
+		"ended by the kernel, over its memory": {func(b *bench, rec hutch.Sandbox) {
+			b.shelf.has(rec.ID).Exited = time.Now()
+			b.host.Guest(rec.ID).OOM()
+		}, hutch.EndOOM, true},
+		"ended by the cap of its processes": {func(b *bench, rec hutch.Sandbox) {
+			b.shelf.has(rec.ID).Exited = time.Now()
+			b.host.Guest(rec.ID).PidsLimit()
+		}, hutch.EndPidsLimit, true},
+		"ended by the kernel, while it is taken over": {func(b *bench, rec hutch.Sandbox) {
+			b.host.Guest(rec.ID).OOM()
+			b.host.Fail(fake.OpAdopt, hutch.ErrSandboxGone)
+		}, hutch.EndOOM, true},
 		"ended at its deadline, and not recorded": {func(b *bench, rec hutch.Sandbox) {
 			b.shelf.has(rec.ID).Exited = rec.ExpiresAt.Add(time.Second)
 			b.host.Guest(rec.ID).Crash()

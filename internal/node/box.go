@@ -17,13 +17,14 @@ import (
 
 // box is one sandbox on this host.
 type box struct {
-	id    hutch.SandboxID
-	sb    runtime.Sandbox
-	proc  *os.File // its first process, which is the machine's life; nil = not known
-	guest *guestclient.Client
-	calls hutch.Guest     // what guest can be asked for besides commands
-	work  context.Context //nolint:containedctx // the node's: what a run of the sandbox is part of
-	hello guestapi.Hello  // Time and Seed are filled in anew at each sending
+	id     hutch.SandboxID
+	sb     runtime.Sandbox
+	proc   *os.File // its first process, which is the machine's life; nil = not known
+	stream *os.File // what guest speaks through; sb's
+	guest  *guestclient.Client
+	calls  hutch.Guest     // what guest can be asked for besides commands
+	work   context.Context //nolint:containedctx // the node's: what a run of the sandbox is part of
+	hello  guestapi.Hello  // Time and Seed are filled in anew at each sending
 
 	cpus      int
 	memoryMax int64 // bytes
@@ -58,6 +59,7 @@ type box struct {
 	closed   bool             // no more watches on commands begin
 	untold   bool             // the node stopped before everything was reported
 	watched  map[hutch.ExecID]*execWatch
+	sought   []sought // commands that may run; while there are any, findExecs runs
 }
 
 // newBox makes the box of a machine; client is of its guest, nil if there is none yet.
@@ -67,7 +69,7 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox, client *guestclient.
 		client = guestclient.New(h.Guest)
 	}
 	b := &box{
-		id: rec.ID, sb: sb, guest: client, calls: client, work: n.work, clock: &n.clock,
+		id: rec.ID, sb: sb, stream: h.Guest, guest: client, calls: client, work: n.work, clock: &n.clock,
 		cpus: rec.Resources.CPUs(), memoryMax: int64(rec.Resources.MemoryMB) << 20, diskMax: int64(rec.Resources.DiskMB) << 20,
 		turn:     int(n.made.Add(1)),
 		hello:    helloOf(rec),

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
+	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/guestapi"
@@ -25,6 +27,9 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	if b.isPaused() {
 		return 0, at, hutch.Errorf(hutch.CodeInvalidState, "sandbox %s is paused: resume it first", id)
 	}
+	if err := b.mayStart(); err != nil {
+		return 0, at, b.whyGone(err)
+	}
 	kills, cpu := b.oomKillCount(), b.cpu()
 	var st guestapi.ExecStatus
 	err = n.answered(ctx, b, func(ctx context.Context) error {
@@ -35,55 +40,17 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 	})
 	if err != nil {
 		if errors.Is(err, hutch.ErrGuestUnresponsive) {
-			n.wg.Go(func() { n.findExec(b, x, spec, kills, cpu) })
+			n.seek(b, sought{x, spec, kills, cpu})
 		}
 		return 0, at, b.whyGone(err)
 	}
 	w := n.watchExec(b, st, kills, cpu)
 	if w == nil {
-		return 0, at, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
+		return 0, at, b.goneError()
 	}
 	at = time.Unix(0, st.StartedAt)
 	w.arm(spec, at)
 	return st.PID, at, nil
-}
-
-// findExec finds out whether a command whose start was not answered runs all the same, and
-// watches it if it does.
-func (n *Node) findExec(b *box, x hutch.ExecID, spec hutch.ExecSpec, kills int64, cpu time.Duration) {
-	for tries := 0; ; tries++ {
-		select {
-		case <-b.gone:
-			return
-		case <-n.work.Done():
-			return // the next process asks for all that the guest knows
-		case <-time.After(retryPolicy.Delay(tries, rand.Float64)):
-		}
-		if b.isPaused() {
-			continue
-		}
-		var st guestapi.ExecStatus
-		err := n.call(n.work, func(ctx context.Context) error {
-			return b.ask(ctx, func(ctx context.Context) (err error) {
-				st, err = b.guest.Exec(ctx, x)
-				return err
-			})
-		})
-		if errors.Is(err, hutch.ErrGuestUnresponsive) {
-			continue
-		}
-		if err != nil { // not found: it was not started
-			return
-		}
-		at := time.Unix(0, st.StartedAt)
-		if err := n.reports.ExecFound(n.work, b.id, x, st.PID, at); err != nil {
-			n.log.Error("a command whose start was not answered is not on record before its end", "sandbox", b.id, "exec", x, "op", "exec", "error", err)
-		}
-		if w := n.watchExec(b, st, kills, cpu); w != nil {
-			w.arm(spec, at)
-		}
-		return
-	}
 }
 
 // WatchExecs makes the node report the ends of commands that were started before it took
@@ -97,7 +64,7 @@ func (n *Node) WatchExecs(_ context.Context, id hutch.SandboxID, e hutch.Epoch, 
 	for _, x := range execs {
 		w := n.watchExec(b, guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}, b.oomKillCount(), unknown)
 		if w == nil {
-			return hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
+			return b.goneError()
 		}
 		w.arm(x.Spec, x.CreatedAt)
 	}
@@ -292,16 +259,25 @@ func (n *Node) Processes(ctx context.Context, id hutch.SandboxID, e hutch.Epoch)
 	return l.Processes, b.whyGone(err)
 }
 
-// deathRattle is how long a machine that has died may show as a guest that does not
-// answer while its process can still be seen: its stream breaks first.
-const deathRattle = 200 * time.Millisecond
+const (
+	// deathRattle is how long a machine that has died may show as a guest that does not
+	// answer while its process can still be seen: its stream breaks first.
+	deathRattle = 200 * time.Millisecond
+	// lastBreath is the same where the other end of its stream is closed: nothing but its end
+	// does that to an honest one, and on a host whose CPUs are taken a process that is ended for
+	// memory needs seconds from there.
+	lastBreath = 5 * time.Second
+)
 
 // awaitDeath gives a machine that may have died the time to be seen to have, and one that
 // has the time to be cleared: until then nobody can say why it ended.
 func (b *box) awaitDeath() {
 	limit := deathRattle
+	if hungUp(b.stream) {
+		limit = lastBreath
+	}
 	if b.proc != nil && !b.isGone() {
-		ctx, cancel := context.WithTimeout(b.work, deathRattle)
+		ctx, cancel := context.WithTimeout(b.work, limit)
 		defer cancel()
 		switch err := pidfd.Wait(ctx, b.proc); {
 		case err == nil:
@@ -316,6 +292,24 @@ func (b *box) awaitDeath() {
 	case <-b.work.Done():
 	case <-time.After(limit):
 	}
+}
+
+// hungUp reports whether the other end of a stream is closed.
+func hungUp(stream *os.File) bool {
+	if stream == nil {
+		return false
+	}
+	c, err := stream.SyscallConn()
+	if err != nil { // it is closed here too
+		return false
+	}
+	hup := false
+	err = c.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		hup = err == nil && p[0].Revents&unix.POLLHUP != 0
+	})
+	return err == nil && hup
 }
 
 func (b *box) isGone() bool {

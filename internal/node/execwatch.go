@@ -207,11 +207,13 @@ func (w *execWatch) result(ctx context.Context, st guestapi.ExecStatus) (hutch.E
 			st, tries = next, 0
 			continue
 		case errors.Is(err, hutch.ErrNotFound):
-			return w.lost(st, "the sandbox's agent does not know this command any more"), true
+			r := hutch.EndedUnder("", "", time.Unix(0, st.StartedAt))
+			r.Detail = "the sandbox's agent does not know this command any more"
+			return w.lost(r), true
 		}
 		select {
 		case <-w.b.gone:
-			return w.lost(st, "the sandbox ended under it"), true
+			return w.lost(w.b.endedUnder(st)), true
 		case <-w.n.work.Done():
 			return hutch.ExecResult{}, false
 		case <-time.After(retryPolicy.Delay(tries, rand.Float64)):
@@ -276,15 +278,19 @@ func (w *execWatch) keep(buf *bytes.Buffer, fr guestapi.Frame) {
 	buf.Write(fr.Payload[:min(room, len(fr.Payload))])
 }
 
-// lost is the result of a command whose sandbox took its real one with it.
-func (w *execWatch) lost(st guestapi.ExecStatus, why string) hutch.ExecResult {
-	end := time.Now()
-	return hutch.ExecResult{
-		End: hutch.ExecSandboxGone, ExitCode: 128 + 9, Signal: "KILL", Detail: why,
-		Stdout:    hutch.Output{Head: w.stdout.Bytes(), Total: int64(w.stdout.Len())},
-		Stderr:    hutch.Output{Head: w.stderr.Bytes(), Total: int64(w.stderr.Len())},
-		StartedAt: time.Unix(0, st.StartedAt), EndedAt: end,
-	}
+// lost is the result of a command whose sandbox took its real one with it, with what was seen
+// of its output.
+func (w *execWatch) lost(r hutch.ExecResult) hutch.ExecResult {
+	r.Stdout = hutch.Output{Head: w.stdout.Bytes(), Total: int64(w.stdout.Len())}
+	r.Stderr = hutch.Output{Head: w.stderr.Bytes(), Total: int64(w.stderr.Len())}
+	return r
+}
+
+// endedUnder is the result of a command under which the sandbox has ended.
+func (b *box) endedUnder(st guestapi.ExecStatus) hutch.ExecResult {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return hutch.EndedUnder(b.ending, b.detail, time.Unix(0, st.StartedAt))
 }
 
 // nameOOM says of a command what the kernel ended for memory while it ran. If that was its
@@ -299,7 +305,7 @@ func (w *execWatch) nameOOM(r *hutch.ExecResult) {
 	if st.OOMKills <= w.oomKills || r.End == hutch.ExecOOM {
 		return
 	}
-	used := "over the sandbox's memory limit: the sandbox used " + w.b.memoryUse(st)
+	used := "over the sandbox's memory limit: the sandbox used " + memoryUse(st, w.b.memoryMax)
 	if r.ExitCode == 128+9 && (r.End == hutch.ExecExit || r.End == hutch.ExecSignal) {
 		r.End, r.Signal = hutch.ExecOOM, "KILL"
 		r.Detail = "the kernel ended it " + used

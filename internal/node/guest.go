@@ -138,8 +138,19 @@ func cutBy(ctx context.Context) error {
 
 // goneLocked is the error of a call to a sandbox that is being ended, or has been.
 func (b *box) goneLocked(cause error) *hutch.Error {
-	return &hutch.Error{
+	e := &hutch.Error{
 		Code: hutch.CodeSandboxGone, Reason: string(b.ending), Err: cause,
 		Message: "sandbox " + string(b.id) + " has ended (" + string(b.ending) + ")",
 	}
+	if b.detail != "" {
+		e.Message += ": " + b.detail
+	}
+	return e
+}
+
+// goneError is goneLocked for who does not hold the lock.
+func (b *box) goneError() *hutch.Error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.goneLocked(nil)
 }

@@ -204,12 +204,10 @@ func (n *Node) box(id hutch.SandboxID, e hutch.Epoch) (*box, error) {
 	if b == nil {
 		return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s is not running here", id)
 	}
-	select {
-	case <-b.gone:
-		return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s has ended", id)
-	default:
-		return b, b.fence(e)
+	if b.isGone() {
+		return nil, b.goneError()
 	}
+	return b, b.fence(e)
 }
 
 // find returns a sandbox of which anything is left to do, nil if there is none.

@@ -136,12 +136,11 @@ func (b *box) whyEnded(exit runtime.Event, last runtime.Stats) (hutch.SandboxEnd
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
+	limit, detail := limitOf(exit, last, b.memoryMax)
 	switch {
 	case b.ending != "":
-	case exit.OOM:
-		b.ending, b.detail = hutch.EndOOM, "it was ended over its memory limit: "+b.memoryUse(last)
-	case exit.Pids:
-		b.ending, b.detail = hutch.EndPidsLimit, fmt.Sprintf("it was ended over its cap of processes and threads on the host: at most %d, its limit %d", last.PidsPeak, last.PidsLimit)
+	case limit != "":
+		b.ending, b.detail = limit, detail
 	// The keeper came first, of a sandbox that was due for long, or while this process stood still.
 	case b.expiredLocked(now):
 		b.ending, b.detail = hutch.EndExpired, "it was ended at its deadline"
@@ -154,10 +153,21 @@ func (b *box) whyEnded(exit runtime.Event, last runtime.Stats) (hutch.SandboxEnd
 	return b.ending, b.detail
 }
 
-// memoryUse says how much memory the sandbox was given and has used, in bytes. What it was
+// limitOf says which limit ended a sandbox of so much memory, empty if none did.
+func limitOf(exit runtime.Event, last runtime.Stats, memoryMax int64) (why hutch.SandboxEnd, detail string) {
+	switch {
+	case exit.OOM:
+		return hutch.EndOOM, "it was ended over its memory limit: " + memoryUse(last, memoryMax)
+	case exit.Pids:
+		return hutch.EndPidsLimit, fmt.Sprintf("it was ended over its cap of processes and threads on the host: at most %d, its limit %d", last.PidsPeak, last.PidsLimit)
+	}
+	return "", ""
+}
+
+// memoryUse says how much memory a sandbox was given and has used, in bytes. What it was
 // given is the size that was asked for; the host allows its kernel some more, and counts that in.
-func (b *box) memoryUse(st runtime.Stats) string {
-	return fmt.Sprintf("at most %d bytes with its kernel's, its limit %d of which %d its own", st.MemoryPeak, st.MemoryLimit, b.memoryMax)
+func memoryUse(st runtime.Stats, memoryMax int64) string {
+	return fmt.Sprintf("at most %d bytes with its kernel's, its limit %d of which %d its own", st.MemoryPeak, st.MemoryLimit, memoryMax)
 }
 
 // followEvents acts on what happens to the sandbox until it has exited.

@@ -162,3 +162,11 @@ type Stats struct {
 	PidsPeak    int64         // most processes and threads on the host at once; 0 = not known
 	PidsLimit   int64         // the cap on them
 }
+
+// Coroner is a Runtime that can say how a sandbox ended which nobody watched, as long as Sweep has
+// not removed what is left of it.
+type Coroner interface {
+	// Ended returns the event that the sandbox's end, at about that time, would have been, and
+	// what was accounted to it; an end of which nothing tells is none over a limit.
+	Ended(ctx context.Context, spec Spec, at time.Time) (Event, Stats, error)
+}

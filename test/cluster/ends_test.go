@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,10 +16,11 @@ func TestEndUnasked(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(*fake.Guest)
 		want hutch.SandboxEnd
+		hit  []string
 	}{
-		"crash": {(*fake.Guest).Crash, hutch.EndCrashed},
-		"oom":   {(*fake.Guest).OOM, hutch.EndOOM},
-		"pids":  {(*fake.Guest).PidsLimit, hutch.EndPidsLimit},
+		"crash": {(*fake.Guest).Crash, hutch.EndCrashed, nil},
+		"oom":   {(*fake.Guest).OOM, hutch.EndOOM, []string{"memory"}},
+		"pids":  {(*fake.Guest).PidsLimit, hutch.EndPidsLimit, []string{"pids"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -33,7 +35,10 @@ func TestEndUnasked(t *testing.T) {
 			w.watched(sb)
 			c.end(w.guest(sb.ID))
 			for _, x := range execs {
-				w.wantEnd(x, hutch.ExecSandboxGone, 137, "seen\n")
+				x = w.wantEnd(x, hutch.ExecSandboxGone, 137, "seen\n")
+				if r := x.Result; !slices.Equal(r.LimitsHit, c.hit) || !strings.Contains(r.Detail, "("+string(c.want)+")") {
+					t.Errorf("its end says %q, %v", r.Detail, r.LimitsHit)
+				}
 			}
 			w.wantEnd(done, hutch.ExecExit, 0, "done\n")
 			w.wantDead(sb.ID, c.want)
@@ -41,6 +46,19 @@ func TestEndUnasked(t *testing.T) {
 			wantError(t, "exec after the end", err, hutch.ErrSandboxGone)
 			w.wantAgreement()
 			w.tally.wantEnds(t, map[hutch.SandboxEnd]int{c.want: 1})
+
+			// The same while there is no server to see it.
+			sb = w.create()
+			x := w.exec(sb, "echo seen; hang")
+			w.storedStart(x)
+			w.kill()
+			c.end(w.host.Guest(sb.ID))
+			w.wantNoted(sb.ID)
+			w.start()
+			w.wantDead(sb.ID, c.want)
+			if r := w.wait(x).Result; r.End != hutch.ExecSandboxGone || !slices.Equal(r.LimitsHit, c.hit) || !strings.Contains(r.Detail, "("+string(c.want)+")") {
+				t.Errorf("unseen, its end says %s, %q, %v", r.End, r.Detail, r.LimitsHit)
+			}
 		})
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/api"
+	"hutch.dev/hutch/client"
 )
 
 // The attacks are programs in testdata/escape, which root runs in a sandbox of its own. What
@@ -166,7 +168,10 @@ func TestEscapeByFullTables(t *testing.T) {
 		res, err := b.client.Exec(t.Context(), sb, api.ExecRequest{Cmd: "cd /root/attack && exec python3 tables.py " + table.name + " " + itoa(table.most), TimeoutSeconds: ptr(60.0)})
 		t.Logf("%s: %s %s %v", table.name, strings.TrimSpace(res.Stdout), res.EndReason, err)
 		full := err == nil && res.EndReason == hutch.ExecExit && regexp.MustCompile(mark+" "+table.name+" [1-9]").MatchString(res.Stdout)
-		ended := errors.Is(err, hutch.ErrSandboxGone) || err == nil && (res.EndReason == hutch.ExecOOM || res.EndReason == hutch.ExecSandboxGone)
+		ended := err == nil && (res.EndReason == hutch.ExecOOM || res.EndReason == hutch.ExecSandboxGone && slices.Contains(res.LimitsHit, "memory"))
+		if said := (*client.Error)(nil); errors.As(err, &said) {
+			ended = said.EndReason == hutch.EndOOM
+		}
 		if !full && !ended {
 			t.Errorf("%s: %v, %s, exit code %d: %s", table.name, err, res.EndReason, res.ExitCode, res.Stderr)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
@@ -176,6 +177,17 @@ func (r *Runtime) Adopt(ctx context.Context, spec runtime.Spec, h runtime.Handle
 		return nil, err
 	}
 	return s, nil
+}
+
+// Ended implements runtime.Coroner.
+func (r *Runtime) Ended(_ context.Context, spec runtime.Spec, _ time.Time) (runtime.Event, runtime.Stats, error) {
+	m := r.host.find(spec.ID)
+	if m == nil {
+		return runtime.Event{}, runtime.Stats{}, hutch.ErrNotFound
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return runtime.Event{Kind: runtime.KindExited, OOM: m.oom, Pids: m.pids}, runtime.Stats{}, nil
 }
 
 // List implements runtime.Runtime.

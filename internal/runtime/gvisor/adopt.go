@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/runtime"
@@ -91,9 +92,14 @@ func (s *sandbox) adopt() error {
 			return err
 		}
 	}
-	// Kills by the kernel that were reported, or missed, before.
-	s.oomKills, err = s.group.OOMKills()
-	return err
+	kills, err := s.group.OOMKills()
+	if err != nil {
+		return err
+	}
+	if kills > s.rec.OOMKills { // not seen before, but not long ago either
+		s.rec.OOMKills, s.rec.OOMAt = kills, time.Now()
+	}
+	return nil
 }
 
 // List names every sandbox of which anything is left on this host.

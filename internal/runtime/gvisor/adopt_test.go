@@ -361,3 +361,52 @@ func TestSweepDuringCreate(t *testing.T) {
 		mustBeGone(t, r, spec.ID)
 	}
 }
+
+// What ended a sandbox that no process watched can be read from what is left of it.
+func TestEndedUnseen(t *testing.T) {
+	r := newRuntime(t)
+	unseen := again(r.cfg.StateDir) // as the next process, which has not come yet
+	for name, c := range map[string]struct {
+		spec func(*runtime.Spec)
+		end  func(*testing.T, *sandbox, *guest)
+		oom  bool
+		pids bool
+	}{
+		"killed": {end: func(t *testing.T, s *sandbox, _ *guest) { signal(t, s.procs[0], unix.SIGKILL) }},
+		"over its memory": {
+			spec: func(s *runtime.Spec) { s.Resources.DiskTier = hutch.TierMemory },
+			end: func(t *testing.T, _ *sandbox, g *guest) {
+				g.send(t, true, "/bin/sh", "-c", "mount -t tmpfs -o size=2g none /mnt && dd if=/dev/zero of=/mnt/x bs=1M")
+			}, oom: true,
+		},
+		"over its processes": {
+			spec: func(s *runtime.Spec) { s.Resources.Pids = 32 },
+			end: func(t *testing.T, _ *sandbox, g *guest) {
+				g.send(t, true, "/bin/sh", "-c", "while sleep 1000 & do :; done")
+			}, pids: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := newSpec(hutch.TierDisk)
+			if c.spec != nil {
+				c.spec(&spec)
+			}
+			s, g := start(t, r, spec)
+			c.end(t, s, g)
+			if err := pidfd.Wait(t.Context(), s.procs[0]); err != nil {
+				t.Fatal(err)
+			}
+			e, st, err := unseen.Ended(t.Context(), spec, time.Now())
+			if err != nil || e != (runtime.Event{Kind: runtime.KindExited, OOM: c.oom, Pids: c.pids}) {
+				t.Errorf("got %+v, %v", e, err)
+			}
+			if c.oom && st.MemoryPeak < 200<<20 || c.pids && st.PidsPeak < st.PidsLimit {
+				t.Errorf("its use: %+v", st)
+			}
+			kill(t, s)
+			if e, _, err := unseen.Ended(t.Context(), spec, time.Now()); err != nil || e.OOM || e.Pids {
+				t.Errorf("with nothing left: %+v, %v", e, err)
+			}
+		})
+	}
+}

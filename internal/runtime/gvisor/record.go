@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/x/failpoint"
@@ -16,6 +17,10 @@ type record struct {
 	Phase  phase `json:"phase"`
 	Sentry proc  `json:"sentry"`
 	Gofer  proc  `json:"gofer"` // zero on the memory tier
+
+	// What was seen of the kernel's kills for memory: how many, and when there was one more.
+	OOMKills int64     `json:"oom_kills,omitempty"`
+	OOMAt    time.Time `json:"oom_at,omitzero"`
 }
 
 // proc is a process, told from a later one of the same number by its start.

@@ -51,15 +51,15 @@ type sandbox struct {
 	events  mailbox
 	exited  chan struct{} // closed once the sentry is gone
 
-	mu       sync.Mutex
-	rec      record
-	killed   bool // Kill was called
-	gone     bool // Kill has removed everything
-	last     runtime.Stats
-	oomKills int64     // kills by the kernel that were seen
-	oomAt    time.Time // when the last of them was
-	highAt   time.Time // when its memory was last seen near the limit
-	stages   map[string]time.Duration
+	keeping sync.Mutex // held while the record is written; before mu
+
+	mu     sync.Mutex
+	rec    record
+	killed bool // Kill was called
+	gone   bool // Kill has removed everything
+	last   runtime.Stats
+	highAt time.Time // when its memory was last seen near the limit
+	stages map[string]time.Duration
 }
 
 var (
@@ -123,12 +123,8 @@ func (s *sandbox) Stats(context.Context) (runtime.Stats, error) {
 }
 
 func (s *sandbox) readStats() (runtime.Stats, error) {
-	u, err := s.group.Usage()
+	st, err := statsOf(s.group)
 	if err != nil {
-		return runtime.Stats{}, err
-	}
-	st := runtime.Stats{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryLimit: u.MemoryLimit, OOMKills: u.OOMKills, PidsPeak: u.Pids.Peak, PidsLimit: u.Pids.Limit}
-	if st.WorkingSet, err = s.group.Unreclaimable(); err != nil {
 		return runtime.Stats{}, err
 	}
 	if s.upper != nil {
@@ -138,6 +134,19 @@ func (s *sandbox) readStats() (runtime.Stats, error) {
 			return runtime.Stats{}, fs.ErrNotExist
 		}
 		st.Disk = diskBytes(fi)
+	}
+	return st, nil
+}
+
+// statsOf reads what a control group says; Disk is none of it.
+func statsOf(g *cgroup.Group) (runtime.Stats, error) {
+	u, err := g.Usage()
+	if err != nil {
+		return runtime.Stats{}, err
+	}
+	st := runtime.Stats{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryLimit: u.MemoryLimit, OOMKills: u.OOMKills, PidsPeak: u.Pids.Peak, PidsLimit: u.Pids.Limit}
+	if st.WorkingSet, err = g.Unreclaimable(); err != nil {
+		return runtime.Stats{}, err
 	}
 	return st, nil
 }
@@ -217,8 +226,15 @@ func (s *sandbox) begin(ctx context.Context, what string, from ...phase) (end fu
 
 // enter records that the sandbox is in phase p now.
 func (s *sandbox) enter(p phase) error {
+	return s.keep(func(rec *record) { rec.Phase = p })
+}
+
+// keep changes what is kept beside the sandbox.
+func (s *sandbox) keep(change func(*record)) error {
+	s.keeping.Lock() // so that the last change is what is kept
+	defer s.keeping.Unlock()
 	s.mu.Lock()
-	s.rec.Phase = p
+	change(&s.rec)
 	rec := s.rec
 	s.mu.Unlock()
 	return s.r.writeRecord(s.id, rec)

@@ -2,6 +2,9 @@ package gvisor
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -134,11 +137,16 @@ func (s *sandbox) countOOM() bool {
 		return false
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n <= s.oomKills {
+	more := n > s.rec.OOMKills
+	s.mu.Unlock()
+	if !more {
 		return false
 	}
-	s.oomKills, s.oomAt = n, time.Now()
+	// For the process that finds the sandbox ended and did not see it.
+	err = s.keep(func(rec *record) { rec.OOMKills, rec.OOMAt = max(n, rec.OOMKills), time.Now() })
+	if err != nil {
+		s.log.Warn("a kill for memory is not on record", "op", "watch", "err", err)
+	}
 	return true
 }
 
@@ -148,7 +156,7 @@ func (s *sandbox) oomEnded() bool {
 	s.countOOM()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return overMemory(s.oomKills, s.oomAt, s.highAt, time.Now())
+	return overMemory(s.rec.OOMKills, s.rec.OOMAt, s.highAt, time.Now())
 }
 
 // overMemory says whether what ended now was ended over its memory limit: of kills for that,
@@ -165,6 +173,37 @@ func overMemory(kills int64, killed, high, now time.Time) bool {
 func (s *sandbox) pidsEnded() bool {
 	n, err := s.group.PidsRefused()
 	return err == nil && n > 0
+}
+
+// Ended implements runtime.Coroner.
+func (r *Runtime) Ended(_ context.Context, spec runtime.Spec, at time.Time) (runtime.Event, runtime.Stats, error) {
+	e := runtime.Event{Kind: runtime.KindExited}
+	tree, err := r.tree()
+	if err != nil {
+		return e, runtime.Stats{}, err
+	}
+	rec, err := r.readRecord(spec.ID)
+	var group *cgroup.Group
+	if err == nil {
+		group, err = tree.Open(string(spec.ID))
+	}
+	var st runtime.Stats
+	if err == nil {
+		st, err = statsOf(group)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // its removal had begun
+		return e, runtime.Stats{}, nil
+	}
+	if err != nil {
+		return e, runtime.Stats{}, fmt.Errorf("read what is left of sandbox %s: %w", spec.ID, err)
+	}
+	// One that nobody saw came after the last look at a sandbox that was watched all along.
+	e.OOM = st.OOMKills > rec.OOMKills || overMemory(rec.OOMKills, rec.OOMAt, time.Time{}, at)
+	if !e.OOM {
+		refused, err := group.PidsRefused()
+		e.Pids = err == nil && refused > 0
+	}
+	return e, st, nil
 }
 
 // watchHigh reports that memory which cannot be taken back came near the limit. File
