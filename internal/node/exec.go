@@ -265,8 +265,8 @@ const (
 	deathRattle = 200 * time.Millisecond
 	// lastBreath is the same where the other end of its stream is closed: nothing but its end
 	// does that to an honest one, and on a host whose CPUs are taken a process that is ended for
-	// memory needs seconds from there.
-	lastBreath = 5 * time.Second
+	// memory needs seconds from there. Calls are still answered within 5 s.
+	lastBreath = 3 * time.Second
 )
 
 // awaitDeath gives a machine that may have died the time to be seen to have, and one that
