@@ -179,6 +179,34 @@ func TestStartWhereThePreparedMachineIsOfNoUse(t *testing.T) {
 	}
 }
 
+// One that dies while it is greeted costs its caller nothing but time.
+func TestPreparedMachineDiesAsItIsTaken(t *testing.T) {
+	b := newBench(t)
+	rec := b.prepare()
+	g := b.host.Guest(rec.ID)
+	g.Silence(true)
+	type started struct {
+		stages map[string]time.Duration
+		err    error
+	}
+	got := make(chan started, 1)
+	go func() {
+		stages, err := b.StartSandbox(b.ctx(), rec)
+		got <- started{stages, err}
+	}()
+	b.awaitKept(rec)
+	g.Crash()
+	s := <-got
+	if _, ok := s.stages[hutch.BootPrepared]; s.err != nil || ok || b.host.Calls(fake.OpCreate) != 2 {
+		t.Fatalf("stages %v, %v; %d machines were made", s.stages, s.err, b.host.Calls(fake.OpCreate))
+	}
+	b.exec(rec, hutch.ExecSpec{Cmd: "true"})
+	b.reports.until(t, "exec exit")
+	if left := b.left(); !slices.Equal(left, []hutch.SandboxID{rec.ID}) {
+		t.Errorf("on the host: %v", left)
+	}
+}
+
 func TestNothingIsLeftOfAPreparedMachine(t *testing.T) {
 	tests := map[string]func(b *bench, rec hutch.Sandbox){
 		"discarded": func(b *bench, rec hutch.Sandbox) {

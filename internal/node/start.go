@@ -35,6 +35,10 @@ func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]
 		failpoint.At(failpoint.PrepareTaken)
 	}
 	b, stages, err := n.start(ctx, rec, p)
+	if errors.Is(err, errDiedReady) && ctx.Err() == nil { // nothing is left of it
+		n.log.Warn("a prepared machine died as it was taken; another one is made", "op", "start", "sandbox", rec.ID, "error", err)
+		b, stages, err = n.start(ctx, rec, nil)
+	}
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errAborted) {
 			return nil, hutch.Errorf(hutch.CodeSandboxGone, "sandbox %s was ended while it was being started", rec.ID)
@@ -44,6 +48,10 @@ func (n *Node) StartSandbox(ctx context.Context, rec hutch.Sandbox) (map[string]
 	n.hold(ctx, b, c)
 	return stages, nil
 }
+
+// errDiedReady is why a start has failed whose prepared machine was dead by the time that its guest
+// was greeted.
+var errDiedReady = errors.New("the prepared machine is dead")
 
 // start makes the machine and greets its guest, or leaves nothing of it.
 func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box, map[string]time.Duration, error) {
@@ -72,6 +80,10 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box,
 	b := newBox(n, rec, sb, p.client())
 	undo.Add(func() { _ = b.guest.Close() })
 	if err := n.bringUp(ctx, b, ahead, lap); err != nil {
+		// Its stream broke, and not for want of patience.
+		if ahead && errors.Is(err, hutch.ErrGuestUnresponsive) && ctx.Err() == nil {
+			err = errors.Join(errDiedReady, err)
+		}
 		return nil, nil, err
 	}
 	failpoint.At(failpoint.StartUp)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"hutch.dev/hutch"
@@ -35,6 +37,13 @@ func (w *walk) ready() error {
 	return poll(w.t.Context(), "a machine stands ready", func() (bool, error) {
 		n, err := w.readMetric("hutch_prepared_machines")
 		return n == "1", err
+	})
+}
+
+// runs says whether a process of the sandbox's kernel is on the host.
+func (w *walk) runs(id hutch.SandboxID) bool {
+	return slices.ContainsFunc(w.processes(), func(p string) bool {
+		return strings.HasPrefix(p, "runsc-sandbox") && strings.Contains(p, string(id))
 	})
 }
 
@@ -163,6 +172,10 @@ func disposes() story {
 					break
 				}
 				w.killSentry(id)
+				// Not before all of it is dead: a create that comes earlier has the machine greeted in vain.
+				if err = poll(w.t.Context(), "the machine is dead", func() (bool, error) { return !w.runs(id), nil }); err != nil {
+					break
+				}
 				var sb api.Sandbox
 				if sb, err = w.client.CreateSandbox(w.t.Context(), api.CreateSandbox{Template: "base", MemoryMB: ptr(128)}); err != nil {
 					break // the server has died

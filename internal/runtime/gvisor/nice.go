@@ -14,8 +14,9 @@ import (
 // programs run in what time is left (SCHED_IDLE). All of that counts within the sandbox's own
 // share of the CPU only: a control group's weight is set apart from it. A sandbox full of
 // programs that spin or fork still does what it is asked from outside, many times sooner than if
-// the guest agent waited its turn among them. Programs lose nothing by it, since the kernel and
-// the agent do little but what programs want of them.
+// the guest agent waited its turn among them. Programs lose nothing by it but
+// this: what they write is read sooner, in smaller pieces. The kernel and the agent do little else
+// than what programs want of them.
 const niceAgent = -15
 
 // favourAgent has the programs of a sandbox let its kernel and its guest agent go first. All
