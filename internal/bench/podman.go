@@ -53,7 +53,7 @@ var runtimeDirs = []string{"/run/crun", "/run/runsc"}
 type Alternative struct {
 	Subject string `json:"subject"`
 	Is      string `json:"is,omitempty"`      // versions
-	Command string `json:"command,omitempty"` // with DIR for the directory of the benchmark
+	Command string `json:"command,omitempty"` // with DIR for the directory of the benchmark, and the runtime by its name alone
 	LeftOut string `json:"left_out,omitempty"`
 }
 
@@ -93,7 +93,7 @@ func (p *Podman) subjects(ctx context.Context, like Sandbox, imagePath func(dige
 		}
 		if err == nil {
 			a.Is = strings.Join(nonEmpty(p.versionOf(ctx, p.Exe), p.versionOf(ctx, rt.exe)), ", ")
-			a.Command = strings.ReplaceAll(strings.Join(append([]string{"podman"}, p.args(like, rt.exe, p.Groups)...), " "), p.Dir, "DIR")
+			a.Command = strings.ReplaceAll(strings.Join(append([]string{"podman"}, p.args(like, filepath.Base(rt.exe), p.Groups)...), " "), p.Dir, "DIR")
 			err = p.run(ctx, like, rt.exe, &clock{us: map[string]int64{}})
 		}
 		if err != nil {
