@@ -22,7 +22,7 @@ import (
 )
 
 func TestCaseA16TailIsNeverLost(t *testing.T) {
-	runs := 500
+	runs := 1000
 	if testing.Short() {
 		runs = 100
 	}
