@@ -39,6 +39,7 @@ type world struct {
 	ports     map[int]bool // that listen
 	requests  []string     // "method route status"
 	played    func(*command)
+	onFollow  func(hutch.FollowOptions) // before a command's output is looked at
 	createErr error
 	creating  func()                            // before a create does anything
 	reading   func(io.ReadCloser) io.ReadCloser // the content of a file that is opened
@@ -71,7 +72,8 @@ func newWorld(root string) *world {
 type command struct {
 	w     *world
 	x     hutch.Exec
-	live  chan hutch.OutputEvent
+	out   []hutch.OutputEvent // all of it, in the order in which it was written
+	more  chan struct{}       // closed and replaced when there is more
 	done  chan struct{}
 	once  sync.Once
 	size  hutch.TerminalSize
@@ -81,7 +83,21 @@ type command struct {
 }
 
 func (c *command) write(stream, text string) {
-	c.live <- hutch.OutputEvent{Stream: stream, Data: []byte(text)}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	c.out = append(c.out, hutch.OutputEvent{Stream: stream, Offset: c.written(stream), Data: []byte(text)})
+	close(c.more)
+	c.more = make(chan struct{})
+}
+
+// written counts the bytes of a stream. w.mu is held.
+func (c *command) written(stream string) (n int64) {
+	for _, ev := range c.out {
+		if ev.Stream == stream {
+			n += int64(len(ev.Data))
+		}
+	}
+	return n
 }
 
 func (c *command) finish(r hutch.ExecResult) {
@@ -269,12 +285,12 @@ func (w *world) StartExec(_ context.Context, p hutch.ProjectID, sid hutch.Sandbo
 	}
 	w.mu.Lock()
 	w.nextPID++
-	c := &command{w: w, live: make(chan hutch.OutputEvent, 64), done: make(chan struct{}), x: hutch.Exec{
+	c := &command{w: w, more: make(chan struct{}), done: make(chan struct{}), x: hutch.Exec{
 		ID: hutch.ExecID(id.NewExec()), Sandbox: sid, Project: p, Spec: req.Spec, PID: w.nextPID, CreatedAt: time.Now(),
 	}}
 	if strings.HasPrefix(req.Spec.Argv[0], "/no/such") {
 		c.x.PID = 0
-		c.live <- hutch.OutputEvent{Stream: hutch.Stderr, Data: []byte(req.Spec.Argv[0] + ": not found\n")}
+		c.out = []hutch.OutputEvent{{Stream: hutch.Stderr, Data: []byte(req.Spec.Argv[0] + ": not found\n")}}
 	}
 	w.execs[c.x.ID] = c
 	played, x := w.played, c.x
@@ -299,31 +315,48 @@ func (w *world) record(c *command) hutch.Exec {
 	return c.x
 }
 
-func (w *world) FollowExec(ctx context.Context, p hutch.ProjectID, _ hutch.SandboxID, exec hutch.ExecID, _ hutch.FollowOptions, sink func(hutch.OutputEvent) error) (hutch.Exec, error) {
+func (w *world) FollowExec(ctx context.Context, p hutch.ProjectID, _ hutch.SandboxID, exec hutch.ExecID, o hutch.FollowOptions, sink func(hutch.OutputEvent) error) (hutch.Exec, error) {
 	c, err := w.command(p, exec)
 	if err != nil {
 		return hutch.Exec{}, err
 	}
-	for {
-		select {
-		case ev := <-c.live:
+	w.mu.Lock()
+	slow := w.onFollow
+	w.mu.Unlock()
+	if slow != nil {
+		slow(o)
+	}
+	w.mu.Lock()
+	at := map[string]int64{hutch.Stdout: o.Stdout, hutch.Stderr: o.Stderr}
+	if o.Live {
+		for name := range at {
+			at[name] = max(0, c.written(name)-o.Last)
+		}
+	}
+	w.mu.Unlock()
+	for next := 0; ; {
+		w.mu.Lock()
+		out, more, over := c.out[next:], c.more, c.x.Result != nil
+		w.mu.Unlock()
+		for _, ev := range out {
+			next++
+			if skip := at[ev.Stream] - ev.Offset; skip >= int64(len(ev.Data)) {
+				continue
+			} else if skip > 0 {
+				ev.Offset, ev.Data = ev.Offset+skip, ev.Data[skip:]
+			}
 			if err := sink(ev); err != nil {
 				return w.record(c), err
 			}
+		}
+		if over || o.NoWait {
+			return w.record(c), nil
+		}
+		select {
+		case <-more:
+		case <-c.done:
 		case <-ctx.Done():
 			return w.record(c), ctx.Err()
-		case <-c.done:
-			for {
-				select {
-				case ev := <-c.live:
-					if err := sink(ev); err != nil {
-						return w.record(c), err
-					}
-					continue
-				default:
-				}
-				return w.record(c), nil
-			}
 		}
 	}
 }

@@ -181,17 +181,43 @@ func (a *API) connectProcess(ctx context.Context, m *selected, out *frames[proce
 	if err != nil {
 		return err
 	}
-	return a.follow(ctx, x, hutch.FollowOptions{Live: true}, out)
+	if x.Result != nil { // of what has ended only the end is told
+		if err := out.send(startOf(x)); err != nil {
+			return hutch.ErrCancelled
+		}
+		return a.end(x, out)
+	}
+	from, err := a.now(ctx, x)
+	if err != nil {
+		return err
+	}
+	return a.follow(ctx, x, from, out)
+}
+
+// now is where output goes on from. It is settled before the client hears of its connection: what
+// it then types must not be answered before the place it is told from.
+func (a *API) now(ctx context.Context, x hutch.Exec) (from hutch.FollowOptions, err error) {
+	opt := hutch.FollowOptions{Live: true, Last: 1, NoWait: true} // one byte, for its offset
+	_, err = a.svc.Execs.FollowExec(ctx, x.Project, x.Sandbox, x.ID, opt, func(ev hutch.OutputEvent) error {
+		next := &from.Stdout
+		if ev.Stream == hutch.Stderr {
+			next = &from.Stderr
+		}
+		*next = max(*next, ev.GapTo, ev.Offset+int64(len(ev.Data)))
+		return nil
+	})
+	return from, err
+}
+
+func startOf(x hutch.Exec) *processAnswer {
+	return &processAnswer{processEvent{Start: &startEvent{uint32(x.PID)}}} //nolint:gosec // a pid
 }
 
 // follow sends what a process writes, from its start to its end. The caller may leave; the
 // process goes on.
 func (a *API) follow(ctx context.Context, x hutch.Exec, opt hutch.FollowOptions, out *frames[processAnswer]) error {
-	if err := out.send(&processAnswer{processEvent{Start: &startEvent{uint32(x.PID)}}}); err != nil { //nolint:gosec // a pid
+	if err := out.send(startOf(x)); err != nil {
 		return hutch.ErrCancelled
-	}
-	if opt.Live && x.Result != nil { // of what has ended only the end is told
-		return a.end(x, out)
 	}
 	out.breakSilence(&processAnswer{processEvent{Keepalive: &empty{}}})
 	ended, err := a.svc.Execs.FollowExec(ctx, x.Project, x.Sandbox, x.ID, opt, func(ev hutch.OutputEvent) error {

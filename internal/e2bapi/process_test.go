@@ -156,6 +156,34 @@ func TestDisconnectDoesNotKill(t *testing.T) {
 	again.end("")
 }
 
+// TestWhoConnectsMissesNothing: what comes once the client knows that it is connected reaches it,
+// and nothing from before does.
+func TestWhoConnectsMissesNothing(t *testing.T) {
+	b := newBench(t)
+	s, c, pid := b.start(startShell)
+	c.write(hutch.Stdout, "before")
+	s.next()
+	told := make(chan struct{})
+	b.mu.Lock()
+	b.onFollow = func(hutch.FollowOptions) {
+		select { // a guest slow to say what there is gives a client that is told too early its chance
+		case <-told:
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	b.mu.Unlock()
+	again := b.stream("process.Process/Connect", fmt.Sprintf(`{"process":{"pid":%d}}`, pid))
+	again.want(fmt.Sprintf(`{"event":{"start":{"pid":%d}}}`, pid))
+	c.write(hutch.Stdout, "after")
+	c.write(hutch.Stderr, "and this")
+	close(told)
+	again.want(`{"event":{"data":{"stdout":"` + b64("after") + `"}}}`)
+	again.want(`{"event":{"data":{"stderr":"` + b64("and this") + `"}}}`)
+	c.exit(0)
+	again.next()
+	again.end("")
+}
+
 // TestEndIsRetained: who connects soon after the end is told of it, later not.
 func TestEndIsRetained(t *testing.T) {
 	b := newBench(t)

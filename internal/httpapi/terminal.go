@@ -120,6 +120,10 @@ type conversation struct {
 	joins  bool                // comes to a terminal that has been there; else it gets all of its output
 	replay int64               // bytes of what was before, for one who joins
 	size   *hutch.TerminalSize // to be set once its client misses nothing; nil = as it is
+
+	// follows is closed once it is settled which output the client gets. Input waits for it: else
+	// the answer to what it types might count as what was there before it came.
+	follows chan struct{}
 }
 
 // converse passes on output and input until the command ends or the client leaves.
@@ -134,12 +138,13 @@ func (a *API) converse(w http.ResponseWriter, r *http.Request, c conversation) e
 	ctx, left := context.WithCancel(r.Context())
 	// Input that the command does not take must not hold on to a client that has gone.
 	defer context.AfterFunc(s.ctx, left)()
+	c.follows = make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		a.terminalOutput(ctx, r, s, c)
 		left()
 	})
-	a.terminalInput(ctx, r, s, c.exec)
+	a.terminalInput(ctx, r, s, c)
 	left()
 	wg.Wait()
 	return nil
@@ -149,7 +154,7 @@ func (a *API) converse(w http.ResponseWriter, r *http.Request, c conversation) e
 func (a *API) terminalOutput(ctx context.Context, r *http.Request, s *socket, c conversation) {
 	if c.hello {
 		if s.writeText(api.TerminalNotice{ExecID: c.exec.ID}) != nil {
-			return
+			return // with it goes the context that input waits by
 		}
 	}
 	send := func(ev hutch.OutputEvent) error {
@@ -169,6 +174,7 @@ func (a *API) terminalOutput(ctx context.Context, r *http.Request, s *socket, c 
 			_ = a.svc.ExecControl.ResizeExec(ctx, project(r), c.exec.Sandbox, c.exec.ID, *c.size) // fails only for what has ended
 		}
 	}
+	close(c.follows)
 	if err == nil {
 		ended, err = a.svc.Execs.FollowExec(ctx, project(r), c.exec.Sandbox, c.exec.ID, opt, send)
 	}
@@ -204,10 +210,16 @@ func (a *API) replayTerminal(ctx context.Context, r *http.Request, c conversatio
 }
 
 // terminalInput gives the command what the client sends, until it leaves.
-func (a *API) terminalInput(ctx context.Context, r *http.Request, s *socket, x hutch.Exec) {
+func (a *API) terminalInput(ctx context.Context, r *http.Request, s *socket, c conversation) {
+	x := c.exec
 	for {
 		typ, in, err := s.conn.Reader(context.WithoutCancel(ctx))
 		if err != nil {
+			return
+		}
+		select {
+		case <-c.follows:
+		case <-ctx.Done():
 			return
 		}
 		if typ == websocket.MessageBinary {

@@ -289,6 +289,36 @@ func TestATerminalStartedByExec(t *testing.T) {
 	again.output("[still here]")
 }
 
+// TestWhoComesToATerminalMissesNothing: what a client types at once is answered after the place
+// from which it is told.
+func TestWhoComesToATerminalMissesNothing(t *testing.T) {
+	b := newTerminalBench(t, httpapi.Config{})
+	typed := make(chan struct{})
+	b.Program("echo once", func(p *httpapitest.Process) int {
+		var c [1]byte
+		if _, err := io.ReadFull(p.Stdin, c[:]); err != nil {
+			return 1
+		}
+		_, _ = p.Stdout.Write(c[:])
+		close(typed)
+		<-p.Stopped
+		return 0
+	})
+	x := into[api.Exec](b.do("POST", "/v1/sandboxes/"+b.sandbox()+"/exec", `{"argv": ["echo once"], "background": true, "terminal": {}}`).want(202))
+	b.OnCall = func(method string) error {
+		if method == "FollowExec" {
+			select { // a guest slow to say what there is gives input that comes too early its chance
+			case <-typed:
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		return nil
+	}
+	w := b.ws("/v1/execs/" + string(x.ExecID) + "/terminal")
+	w.send(websocket.MessageBinary, "x")
+	w.output("x")
+}
+
 func TestClientsThatAreGoneAreNoticed(t *testing.T) {
 	f := httpapitest.New()
 	f.Program("if", shellProgram)
