@@ -28,25 +28,10 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 		return hutch.EndLost, n.gone(ctx, rec.ID, "its handles are lost")
 	case err != nil:
 		return n.notTaken(ctx, rec, fmt.Errorf("fetch handles of %s: %w", rec.ID, err))
-	case !kept.Killed.IsZero():
+	}
+	if why, detail := n.seenEnd(ctx, rec, kept); why != "" {
 		closeHandles(kept.Handles)
-		n.reports.SandboxUsed(ctx, rec.ID, kept.Killed, 0)
-		if kept.Why == hutch.EndIdle {
-			return hutch.EndIdle, n.gone(ctx, rec.ID, idledDetail)
-		}
-		return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
-	case !kept.Exited.IsZero():
-		closeHandles(kept.Handles)
-		n.reports.SandboxUsed(ctx, rec.ID, kept.Exited, 0)
-		// If it was due, the process before ended it, and did not come to record that.
-		if !rec.ExpiresAt.IsZero() && !kept.Exited.Before(rec.ExpiresAt) {
-			return hutch.EndExpired, n.gone(ctx, rec.ID, "it was ended at its deadline")
-		}
-		if rec.State == hutch.StateRunning && rec.IdleTimeout > 0 && !kept.UsedAt.IsZero() && kept.Exited.Sub(kept.UsedAt) >= rec.IdleTimeout {
-			return hutch.EndIdle, n.gone(ctx, rec.ID, idledDetail)
-		}
-		why, detail := n.autopsy(ctx, rec, kept.Exited)
-		return cmp.Or(why, hutch.EndCrashed), n.gone(ctx, rec.ID, cmp.Or(detail, "it exited while no node agent ran"))
+		return why, n.gone(ctx, rec.ID, detail)
 	}
 	spec, err := n.spec(rec)
 	if err != nil {
@@ -79,6 +64,36 @@ func (n *Node) Adopt(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxE
 	return "", nil
 }
 
+// seenEnd says how a sandbox ended that the keeper saw end; empty for one that lives, for all the
+// keeper knows.
+func (n *Node) seenEnd(ctx context.Context, rec hutch.Sandbox, kept Kept) (why hutch.SandboxEnd, detail string) {
+	const due = "it was ended at its deadline"
+	at := kept.Killed
+	switch {
+	case !kept.Killed.IsZero() && kept.Why == hutch.EndIdle:
+		why, detail = hutch.EndIdle, idledDetail
+	case !kept.Killed.IsZero():
+		why, detail = hutch.EndExpired, due
+	case kept.Exited.IsZero():
+		return "", ""
+	default:
+		at = kept.Exited
+		idle := rec.State == hutch.StateRunning && rec.IdleTimeout > 0 && !kept.UsedAt.IsZero() && at.Sub(kept.UsedAt) >= rec.IdleTimeout
+		switch {
+		// If it was due, the process before ended it, and did not come to record that.
+		case !rec.ExpiresAt.IsZero() && !at.Before(rec.ExpiresAt):
+			why, detail = hutch.EndExpired, due
+		case idle:
+			why, detail = hutch.EndIdle, idledDetail
+		default:
+			why, detail = n.autopsy(ctx, rec, at)
+			why, detail = cmp.Or(why, hutch.EndCrashed), cmp.Or(detail, "it exited while no node agent ran")
+		}
+	}
+	n.reports.SandboxUsed(ctx, rec.ID, at, 0)
+	return why, detail
+}
+
 // attachLink makes the gateway serve the link of a sandbox that is being taken over.
 func (n *Node) attachLink(ctx context.Context, rec hutch.Sandbox, h runtime.Handles) error {
 	if h.Link == nil {
@@ -98,10 +113,41 @@ func (n *Node) notTaken(ctx context.Context, rec hutch.Sandbox, err error) (why 
 		return hutch.EndKilled, n.gone(context.WithoutCancel(ctx), rec.ID, "it was ended while it was taken over")
 	case errors.Is(err, hutch.ErrSandboxGone):
 		n.log.Warn("a sandbox cannot be taken over", "sandbox", rec.ID, "op", "adopt", "error", err)
-		why, detail := n.autopsy(ctx, rec, time.Now())
-		return cmp.Or(why, hutch.EndLost), n.gone(ctx, rec.ID, cmp.Or(detail, "it was gone when the node agent came back"))
+		why, detail := n.lastEnd(ctx, rec)
+		return why, n.gone(ctx, rec.ID, detail)
 	}
 	return "", err
+}
+
+// exitWait is how long one that is not found is given until the keeper has seen it exit.
+const exitWait = 2 * time.Second
+
+// lastEnd says how a sandbox ended that the isolator does not find. One that died only just now
+// may have no exit yet: its sockets are closed first, and its memory is freed between the two.
+func (n *Node) lastEnd(ctx context.Context, rec hutch.Sandbox) (why hutch.SandboxEnd, detail string) {
+	if why, detail = n.autopsy(ctx, rec, time.Now()); why != "" {
+		return why, detail
+	}
+	limit := time.NewTimer(exitWait)
+	defer limit.Stop()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for {
+		kept, err := n.keeper.Get(ctx, rec.ID)
+		if err == nil {
+			closeHandles(kept.Handles)
+			if why, detail = n.seenEnd(ctx, rec, kept); why != "" {
+				return why, detail
+			}
+		}
+		select {
+		case <-look.C:
+			continue
+		case <-limit.C:
+		case <-ctx.Done():
+		}
+		return hutch.EndLost, "it was gone when the node agent came back"
+	}
 }
 
 // autopsy says which limit ended a sandbox that exited while nobody watched it, by what is left of

@@ -92,6 +92,15 @@ func TestAdoptWhatIsGone(t *testing.T) {
 			b.host.Guest(rec.ID).OOM()
 			b.host.Fail(fake.OpAdopt, hutch.ErrSandboxGone)
 		}, hutch.EndOOM, true},
+		"died, and its exit comes while it is taken over": {func(b *bench, rec hutch.Sandbox) {
+			b.host.Fail(fake.OpAdopt, hutch.ErrSandboxGone)
+			looks := 0
+			b.shelf.look = func() {
+				if looks++; looks == 3 {
+					b.shelf.has(rec.ID).Exited = time.Now()
+				}
+			}
+		}, hutch.EndCrashed, true},
 		"ended at its deadline, and not recorded": {func(b *bench, rec hutch.Sandbox) {
 			b.shelf.has(rec.ID).Exited = rec.ExpiresAt.Add(time.Second)
 			b.host.Guest(rec.ID).Crash()

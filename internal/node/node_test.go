@@ -24,6 +24,7 @@ type shelf struct {
 	mu   sync.Mutex
 	kept map[hutch.SandboxID]*shelved
 	fail error
+	look func() // called at each Get, without the lock
 }
 
 type shelved struct {
@@ -66,6 +67,9 @@ func (s *shelf) SetLifetime(_ context.Context, id hutch.SandboxID, e hutch.Epoch
 }
 
 func (s *shelf) Get(_ context.Context, id hutch.SandboxID) (Kept, error) {
+	if s.look != nil {
+		s.look()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.kept[id]
