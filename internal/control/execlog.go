@@ -172,7 +172,7 @@ func (l *execLog) write(e *execEntry) {
 		if tries > 0 {
 			ev = l.unsaid(rec.ID, ev)
 		}
-		err := l.store.PutExec(context.Background(), rec, ev...)
+		err := l.store.PutExec(store.Lazily(context.Background()), rec, ev...)
 		if err == nil && len(ev) > 0 {
 			failpoint.At(failpoint.ExecRecorded)
 			l.wake()

@@ -7,11 +7,10 @@
 // adapter: no row is [hutch.ErrNotFound], a taken id or name is [hutch.ErrConflict],
 // anything else is wrapped with what was being done.
 //
-// Every write is durable when it returns, but for the calls of [Idempotency] and updates under
-// [Lazily]. Writes given events store them in the same
-// transaction, so no state change goes unrecorded and no event lies. A write whose
-// context ends either was made and returns nil, or was not made and returns the
-// context's error.
+// Every write is durable when it returns, but for the calls of [Idempotency], and commands and
+// updates under [Lazily]. Writes given events store them in the same transaction, so no state
+// change goes unrecorded and no event lies. A write whose context ends either was made and
+// returns nil, or was not made and returns the context's error.
 //
 // All methods are safe for concurrent use. Times are stored in UTC with nanoseconds.
 // Maps and lists that are empty may come back nil. Nothing that is passed in or
@@ -29,9 +28,10 @@ import (
 
 type lazyKey struct{}
 
-// Lazily returns a context under which an update of a sandbox's record waits for no sync of its
-// own: when it returns it is written and survives the end of this process, and it is durable with
-// whatever is written next. It is for news that a loss of the machine's power would overtake anyway.
+// Lazily returns a context under which an update of a sandbox's record, or the record of a command,
+// waits for no sync of its own: when it returns it is written and survives the end of this process,
+// and it is durable with whatever is written next, or within about a tenth of a second. It is for
+// news that a loss of the machine's power would overtake anyway.
 func Lazily(ctx context.Context) context.Context { return context.WithValue(ctx, lazyKey{}, true) }
 
 // Lazy reports whether ctx came of [Lazily]. For adapters, which may take no notice of it.

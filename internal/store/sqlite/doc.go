@@ -12,10 +12,10 @@
 // the next one together, so that many callers at once share a sync (32 of them make
 // about nine writes a sync, by count) and one alone waits for nothing else. A part that
 // fails is undone alone, the others are committed. A call returns once its transaction is
-// durable; only the answers kept under an Idempotency-Key, and updates under [store.Lazily], wait
-// for no sync of their own, and are durable with whatever is written next ([writer.DoLazily]). Reads have connections of their own, which
-// cannot write, see only what is committed, and neither wait for the writer nor make
-// it wait.
+// durable; only the answers kept under an Idempotency-Key, and writes under [store.Lazily], wait
+// for no sync of their own: they are durable with whatever is written next, or a tenth of a second
+// later ([writer.DoLazily]). Reads have connections of their own, which cannot write, see only
+// what is committed, and neither wait for the writer nor make it wait.
 //
 // The caller's function in an update runs on the caller's goroutine, between the read
 // and the write; the write holds only if the record's rev is still the one that was read

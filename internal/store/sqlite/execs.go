@@ -104,7 +104,11 @@ func (s *Store) PutExec(ctx context.Context, e hutch.Exec, ev ...hutch.Event) er
 	if err != nil {
 		return s.fail(ctx, err, "store command %s", e.ID)
 	}
-	err = s.write.Do(ctx, func(t *tx) error {
+	do := s.write.Do
+	if store.Lazy(ctx) {
+		do = s.write.DoLazily
+	}
+	err = do(ctx, func(t *tx) error {
 		var one int
 		err := t.row(`SELECT 1 FROM sandboxes WHERE id = ?`, []any{e.Sandbox}, []any{&one})
 		if errors.Is(err, sql.ErrNoRows) {

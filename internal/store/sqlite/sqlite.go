@@ -91,7 +91,7 @@ func (s *Store) open(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	s.write = newWriter(conn)
+	s.write = newWriter(conn, func() error { return syncFile(path + "-wal") })
 	if s.read, err = s.connect(path, url.Values{"mode": {"ro"}}, []string{"query_only(ON)"}); err != nil {
 		return err
 	}
@@ -128,6 +128,19 @@ func (s *Store) connect(path string, query url.Values, pragmas []string) (*sql.D
 		return nil, err
 	}
 	return sql.OpenDB(c), nil
+}
+
+// syncFile makes durable what was written to a file, by whomever. That it is gone is no error: its
+// content is in the database then.
+func syncFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // private sees to it that only our user can read the files. SQLite gives the log files the

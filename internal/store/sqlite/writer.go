@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"hutch.dev/hutch/internal/x/failpoint"
 )
@@ -14,6 +16,10 @@ import (
 // them waits for the last. 32 writers at once fill a quarter of it; beyond a few
 // dozen, one more in the batch saves next to nothing of the fsync they share.
 const maxBatch = 128
+
+// syncAfter is how long what was written lazily waits for a sync at the longest. Once in a tenth
+// of a second is not much for any disk, and a machine that loses its power loses no more than that.
+const syncAfter = 100 * time.Millisecond
 
 // writer makes all writes, one transaction at a time, on the one connection that may
 // write. Whatever asks while a transaction is being made durable goes into the next
@@ -24,8 +30,13 @@ type writer struct {
 	done chan struct{} // closed when run has returned
 
 	// Both are run's. There are as many statements as there are query constants.
-	stmts map[string]*sql.Stmt
-	lazy  bool // the connection does not sync the log on a commit
+	stmts  map[string]*sql.Stmt
+	lazy   bool      // the connection does not sync the log on a commit
+	behind time.Time // when the first commit was made that has not been synced; zero if there is none
+
+	syncLog func() error // makes durable what has been committed, and may run beside a commit
+	syncing sync.WaitGroup
+	failed  atomic.Bool // a sync did: the next commit syncs itself, and says so if it can't
 
 	mu     sync.Mutex
 	queue  []*request
@@ -42,12 +53,13 @@ type request struct {
 	taken bool  // guarded by writer.mu: it is in a batch, and cannot be withdrawn
 }
 
-func newWriter(conn *sql.Conn) *writer {
+func newWriter(conn *sql.Conn, syncLog func() error) *writer {
 	return &writer{
-		conn:  conn,
-		wake:  make(chan struct{}, 1),
-		done:  make(chan struct{}),
-		stmts: make(map[string]*sql.Stmt),
+		conn:    conn,
+		wake:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+		stmts:   make(map[string]*sql.Stmt),
+		syncLog: syncLog,
 	}
 }
 
@@ -61,8 +73,8 @@ func (w *writer) Do(ctx context.Context, do func(*tx) error) error {
 }
 
 // DoLazily is Do for what is worth no sync of its own: it returns once that is written and
-// survives this process, and the next write through Do makes it durable. A machine that loses
-// its power before loses it, with nothing that was written later.
+// survives this process. The next write through Do makes it durable, or a sync after [syncAfter].
+// A machine that loses its power before loses it, with everything that was written later.
 func (w *writer) DoLazily(ctx context.Context, do func(*tx) error) error {
 	return w.ask(ctx, &request{do: do, lazy: true, done: make(chan struct{})})
 }
@@ -140,6 +152,7 @@ func (w *writer) take() (batch []*request, last bool) {
 // run makes batches until the writer is closed and the queue empty.
 func (w *writer) run() {
 	defer close(w.done)
+	defer w.syncing.Wait()
 	for {
 		batch, last := w.take()
 		switch {
@@ -149,10 +162,31 @@ func (w *writer) run() {
 			}
 			return
 		case len(batch) == 0:
-			<-w.wake
+			w.rest()
 		default:
 			w.commit(batch)
 		}
+	}
+}
+
+// rest waits until there may be something to do. What was written lazily is synced meanwhile, if it
+// gets that far, and nobody waits for that.
+func (w *writer) rest() {
+	if w.behind.IsZero() {
+		<-w.wake
+		return
+	}
+	due := time.NewTimer(time.Until(w.behind.Add(syncAfter)))
+	defer due.Stop()
+	select {
+	case <-w.wake:
+	case <-due.C:
+		w.behind = time.Time{}
+		w.syncing.Go(func() {
+			if w.syncLog() != nil {
+				w.failed.Store(true)
+			}
+		})
 	}
 }
 
@@ -193,13 +227,23 @@ func (w *writer) transact(batch []*request) error {
 		_ = t.exec("ROLLBACK")
 		return t.broken
 	}
+	switch {
+	case !w.lazy:
+		w.behind = time.Time{}
+	case w.behind.IsZero():
+		w.behind = time.Now()
+	}
 	failpoint.At(failpoint.RecordsCommitted)
 	return nil
 }
 
-// sync has the next commit sync the log, unless every part of the batch is lazy.
+// sync has the next commit sync the log, unless every part of the batch is lazy and none before
+// has been so for too long.
 func (w *writer) sync(batch []*request) error {
 	lazy := !slices.ContainsFunc(batch, func(r *request) bool { return !r.lazy })
+	if late := !w.behind.IsZero() && time.Since(w.behind) > syncAfter; late || w.failed.Swap(false) {
+		lazy = false
+	}
 	if lazy == w.lazy {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // idle is a writer on the database of s that nobody runs: what asks stays in the queue.
-func idle(s *Store) *writer { return newWriter(s.write.conn) }
+func idle(s *Store) *writer { return newWriter(s.write.conn, s.write.syncLog) }
 
 func insertEvent(typ string) func(*tx) error {
 	return func(t *tx) error { return t.events([]hutch.Event{{Type: typ}}) }
@@ -157,6 +157,49 @@ func TestLazyUpdatesAreNotSynced(t *testing.T) {
 	}
 	if got, err := s.Sandbox(t.Context(), sb.ID); err != nil || got.Hostname != "xx" {
 		t.Errorf("on record: %+v, %v", got, err)
+	}
+}
+
+// Nor are commands, whose guest knows better as long as it lives.
+func TestLazyCommandsAreNotSynced(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	if err := s.CreateSandbox(t.Context(), hutch.Sandbox{ID: "i1", Project: "p1", Epoch: 1, CreatedAt: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	for _, ctx := range []context.Context{store.Lazily(t.Context()), t.Context()} {
+		if err := s.PutExec(ctx, hutch.Exec{ID: "x1", Sandbox: "i1", Project: "p1", CreatedAt: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		if s.write.lazy != store.Lazy(ctx) {
+			t.Errorf("the record of a command, lazy %v, was synced: %v", store.Lazy(ctx), !s.write.lazy)
+		}
+	}
+}
+
+// What was written lazily is synced even if nothing else is written; if it can't be, the next
+// write is.
+func TestLazyWritesAreSyncedSoon(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	synced := make(chan struct{})
+	w := newWriter(s.write.conn, func() error { synced <- struct{}{}; return errors.New("the disk is broken") })
+	go w.run()
+	write := func() {
+		if err := w.DoLazily(t.Context(), insertEvent("lazy")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	<-synced
+	if err := s.write.syncLog(); err != nil {
+		t.Errorf("the store's own sync: %v", err)
+	}
+	w.syncing.Wait()
+	write()
+	w.Close()
+	if w.lazy || !w.behind.IsZero() {
+		t.Error("a write after a sync that failed was not synced")
 	}
 }
 
