@@ -152,9 +152,10 @@ func (a *apiRunner) stream(ctx context.Context, argv []string, sink func(p []byt
 }
 
 // settle asks for the list of commands, which the server answers when every record is
-// written.
+// written. Of those that run: the list of all of them would grow with each run, and the server's
+// work for it would reach into the next one.
 func (a *apiRunner) settle(ctx context.Context) error {
-	for _, err := range a.c.Execs(ctx, a.sid, false) {
+	for _, err := range a.c.Execs(ctx, a.sid, true) {
 		if err != nil {
 			return fmt.Errorf("wait for the records: %w", err)
 		}

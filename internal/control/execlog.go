@@ -45,6 +45,7 @@ type execEntry struct {
 	ended  chan struct{} // closed when rec has a result
 	events []hutch.Event // to store with the next write
 
+	fresh   bool // its start, just asked for, is the first thing to write
 	version int  // of rec
 	stored  int  // version that the store has
 	writing bool // a goroutine writes it
@@ -52,8 +53,13 @@ type execEntry struct {
 
 	tries int           // writes made
 	tried chan struct{} // closed after each write; remade
-	again chan struct{} // asks for a failed write to be made again now
+	again chan struct{} // asks for a write that waits to be made now
 }
+
+// shortCommand is how long the record of a start waits for an end that comes with it: what runs
+// no longer is written once, and while it runs the CPUs are its own. If this server dies meanwhile
+// the guest tells the next one of the command, as it does of one whose start was just asked for.
+const shortCommand = 25 * time.Millisecond
 
 // rewrite spaces the tries to write a record.
 var rewrite = backoff.Policy{Base: 50 * time.Millisecond, Cap: 2 * time.Second}
@@ -89,7 +95,7 @@ func (l *execLog) started(id hutch.ExecID, pid int, at time.Time, ev hutch.Event
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[id]
-	e.rec.PID, e.rec.CreatedAt = pid, at
+	e.rec.PID, e.rec.CreatedAt, e.fresh = pid, at, true
 	close(e.begun)
 	l.changedLocked(e, ev)
 	return e.rec
@@ -162,8 +168,23 @@ func (l *execLog) changedLocked(e *execEntry, ev ...hutch.Event) {
 	}
 }
 
+// linger waits for the end of a command that is short, unless somebody waits for its record.
+func (l *execLog) linger(e *execEntry) {
+	t := time.NewTimer(shortCommand)
+	defer t.Stop()
+	select {
+	case <-e.ended:
+	case <-e.again:
+	case <-t.C:
+	case <-l.work.Done():
+	}
+}
+
 // write stores the entry until the store has its newest version.
 func (l *execLog) write(e *execEntry) {
+	if e.fresh {
+		l.linger(e)
+	}
 	for tries := 0; ; tries++ {
 		l.mu.Lock()
 		rec, v, ev := e.rec, e.version, e.events
@@ -352,11 +373,9 @@ func (l *execLog) settle(ctx context.Context, id hutch.ExecID) error {
 		if !e.writing { // it is not begun yet, or there is nothing to store of it before its end
 			return nil
 		}
-		if e.failed {
-			select {
-			case e.again <- struct{}{}:
-			default:
-			}
+		select { // it may be waiting for an end, or to try again
+		case e.again <- struct{}{}:
+		default:
 		}
 		tried := e.tried
 		l.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
@@ -117,6 +118,7 @@ func TestExecLogWritesStartAndEnd(t *testing.T) {
 		if got := l.started("e1", 7, testExec.CreatedAt, startEvent()); got.PID != 7 || got.Spec.Cmd != "true" {
 			t.Errorf("started: %+v", got)
 		}
+		time.Sleep(shortCommand) // which an end would have come within
 		synctest.Wait()
 		if got := m.recs["e1"]; got.PID != 7 || got.Result != nil {
 			t.Errorf("stored: %+v", got)
@@ -139,6 +141,38 @@ func TestExecLogWritesStartAndEnd(t *testing.T) {
 		}
 		if _, ev := m.written(); len(ev) != 2 || ev[0] != execStarted || *woken != 2 {
 			t.Errorf("events %v, %d wakes", ev, *woken)
+		}
+	})
+}
+
+// TestExecLogWritesAShortCommandOnce: while it runs nothing is written, unless somebody waits for it.
+func TestExecLogWritesAShortCommandOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemExecs()
+		l, woken := newTestLog(m)
+		defer l.close()
+		begin := func(id hutch.ExecID) {
+			x := testExec
+			x.ID = id
+			l.begin(x)
+			l.started(id, 7, x.CreatedAt, startEvent())
+			synctest.Wait()
+			if _, ev := m.written(); len(m.recs) != 0 && m.recs[id].ID != "" || len(ev) > 2 {
+				t.Errorf("of %s is written %+v, %v", id, m.recs[id], ev)
+			}
+		}
+		begin("e1")
+		if _, err := l.finish(t.Context(), "e1", hutch.ExecResult{}, endEvent); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if _, ev := m.written(); m.recs["e1"].Result == nil || len(ev) != 2 || *woken != 1 {
+			t.Errorf("stored %+v, events %v, %d wakes", m.recs["e1"], ev, *woken)
+		}
+		begin("e2")
+		at := time.Now()
+		if err := l.settle(t.Context(), "e2"); err != nil || m.recs["e2"].PID != 7 || time.Since(at) != 0 {
+			t.Errorf("settle: %v after %s, stored %+v", err, time.Since(at), m.recs["e2"])
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/store"
@@ -46,6 +47,7 @@ func TestExecFoundBeforeItsStartIsGivenUp(t *testing.T) {
 				if err := <-found; err != nil {
 					t.Fatalf("found: %v", err)
 				}
+				time.Sleep(shortCommand)
 				synctest.Wait()
 				if x, ok := l.get(testExec.ID); !ok || x.PID != 7 || x.Spec.Cmd != testExec.Spec.Cmd {
 					t.Errorf("known of it: %t, %+v", ok, x)

@@ -25,6 +25,7 @@ type follower struct {
 	w       http.ResponseWriter
 	streams [2]followed
 	budget  bool   // no more than the result would show
+	wait    bool   // until the command has ended
 	done    func() // to be called when the reader has left
 	buf     [frameSize]byte
 }
@@ -40,79 +41,86 @@ type followed struct {
 	reader *output.Reader // set when a lossless command has to wait for this reader
 }
 
+// followOptions is what a reader wants.
+type followOptions struct {
+	budget, wait, live bool
+	last               int64    // bytes before now, with live
+	from               [2]int64 // offsets of stdout and stderr to begin at
+}
+
+func readFollow(r *http.Request) (o followOptions, err error) {
+	for name, into := range map[string]*bool{"budget": &o.budget, "wait": &o.wait, "live": &o.live} {
+		if *into, err = flag(r, name); err != nil {
+			return o, err
+		}
+	}
+	for name, into := range map[string]*int64{"last": &o.last, "stdout": &o.from[0], "stderr": &o.from[1]} {
+		if *into, err = number(r, name); err != nil {
+			return o, err
+		}
+	}
+	switch {
+	case o.last > 0 && !o.live:
+		return o, hutch.FieldErrorf("last", "goes with live only")
+	case o.live && o.budget:
+		return o, hutch.FieldErrorf("live", "cannot be held to a budget, which begins at the start")
+	case o.live && o.from[0] > 0:
+		return o, hutch.FieldErrorf("stdout", "has no meaning for what is live")
+	case o.live && o.from[1] > 0:
+		return o, hutch.FieldErrorf("stderr", "has no meaning for what is live")
+	}
+	return o, nil
+}
+
 func (a *Agent) follow(w http.ResponseWriter, r *http.Request) {
-	f, wait, err := a.newFollower(w, r)
+	e, err := a.found(r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
+	o, err := readFollow(r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	f, err := newFollower(w, e, o)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	f.serve(r)
+}
+
+func newFollower(w http.ResponseWriter, e *process.Exec, o followOptions) (*follower, error) {
+	done, ok := e.Read()
+	if !ok {
+		return nil, hutch.Errorf(hutch.CodeNotFound, "the output of this command is not kept any more")
+	}
+	f := &follower{exec: e, w: w, done: done, budget: o.budget, wait: o.wait}
+	f.streams[0] = followed{Stream: e.Stdout(), name: "stdout", kind: guestapi.FrameStdout}
+	f.streams[1] = followed{Stream: e.Stderr(), name: "stderr", kind: guestapi.FrameStderr}
+	for i := range f.streams {
+		s := &f.streams[i]
+		s.off = o.from[i]
+		if o.live {
+			s.skipTo = s.kept(s.Total() - o.last)
+		}
+	}
+	return f, nil
+}
+
+// serve sends it all, up to the end frame or until the reader leaves.
+func (f *follower) serve(r *http.Request) {
 	defer f.done()
-	if wait && !f.budget {
+	if f.wait && !f.budget {
 		for i := range f.streams {
 			s := &f.streams[i]
 			s.reader = s.Attach(max(s.off, s.skipTo))
 			defer s.reader.Leave()
 		}
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	_ = f.run(r, wait) // the reader left: nobody to tell
-}
-
-func (a *Agent) newFollower(w http.ResponseWriter, r *http.Request) (f *follower, wait bool, err error) {
-	e, err := a.found(r)
-	if err != nil {
-		return nil, false, err
-	}
-	done, ok := e.Read()
-	if !ok {
-		return nil, false, hutch.Errorf(hutch.CodeNotFound, "the output of this command is not kept any more")
-	}
-	defer func() {
-		if err != nil {
-			done()
-		}
-	}()
-	f = &follower{exec: e, w: w, done: done}
-	f.streams[0] = followed{Stream: e.Stdout(), name: "stdout", kind: guestapi.FrameStdout}
-	f.streams[1] = followed{Stream: e.Stderr(), name: "stderr", kind: guestapi.FrameStderr}
-	if f.budget, err = flag(r, "budget"); err != nil {
-		return nil, false, err
-	}
-	if wait, err = flag(r, "wait"); err != nil {
-		return nil, false, err
-	}
-	return f, wait, f.begin(r)
-}
-
-// begin finds out where to begin with each stream.
-func (f *follower) begin(r *http.Request) error {
-	live, err := flag(r, "live")
-	if err != nil {
-		return err
-	}
-	last, err := number(r, "last")
-	if err != nil {
-		return err
-	}
-	if last > 0 && !live {
-		return hutch.FieldErrorf("last", "goes with live only")
-	}
-	if live && f.budget {
-		return hutch.FieldErrorf("live", "cannot be held to a budget, which begins at the start")
-	}
-	for i := range f.streams {
-		s := &f.streams[i]
-		if s.off, err = number(r, s.name); err != nil {
-			return err
-		}
-		if live && s.off > 0 {
-			return hutch.FieldErrorf(s.name, "has no meaning for what is live")
-		}
-		if live {
-			s.skipTo = s.kept(s.Total() - last)
-		}
-	}
-	return nil
+	f.w.Header().Set("Content-Type", guestapi.FollowType)
+	_ = f.run(r) // the reader left: nobody to tell
 }
 
 // took says that the reader has everything below off, or never will.
@@ -135,8 +143,8 @@ func (s *followed) kept(off int64) int64 {
 	}
 }
 
-// run sends what there is, and with wait what comes, up to the end frame.
-func (f *follower) run(r *http.Request, wait bool) error {
+// run sends what there is, and if it is to wait what comes, up to the end frame.
+func (f *follower) run(r *http.Request) error {
 	silence := time.NewTimer(keepalive)
 	defer silence.Stop()
 	for {
@@ -151,7 +159,7 @@ func (f *follower) run(r *http.Request, wait bool) error {
 			silence.Reset(keepalive)
 			continue
 		}
-		if ended || !wait {
+		if ended || !f.wait {
 			return f.sendEnd()
 		}
 		if err := f.flush(); err != nil {

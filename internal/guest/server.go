@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -25,7 +26,6 @@ func (a *Agent) handler() http.Handler {
 	mux.Handle("POST "+guestapi.PathHello, reply(a.postHello))
 	for pattern, c := range map[string]call{
 		"GET " + guestapi.PathHealth:                 a.getHealth,
-		"POST " + guestapi.PathExec:                  a.postExec,
 		"GET " + guestapi.PathExec:                   a.listExecs,
 		"GET " + guestapi.PathExec + "/{id}":         a.getExec,
 		"DELETE " + guestapi.PathExec + "/{id}":      a.deleteExec,
@@ -42,6 +42,7 @@ func (a *Agent) handler() http.Handler {
 	} {
 		mux.Handle(pattern, a.gate(reply(c)))
 	}
+	mux.Handle("POST "+guestapi.PathExec, a.gate(http.HandlerFunc(a.postExec)))
 	mux.Handle("GET "+guestapi.PathExec+"/{id}/follow", a.gate(http.HandlerFunc(a.follow)))
 	a.files.Handle(func(pattern string, h http.Handler) { mux.Handle(pattern, a.gate(h)) })
 	mux.Handle("POST "+guestapi.PathPorts+"/{port}/connect", a.gate(http.HandlerFunc(a.connectPort)))
@@ -69,9 +70,13 @@ func reply(c call) http.Handler {
 			writeError(w, err)
 			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // the caller left: nobody to tell
+		answer(w, v)
 	})
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the caller left: nobody to tell
 }
 
 // statusOf is the HTTP status of each code the agent gives.
@@ -136,16 +141,35 @@ func (a *Agent) getHealth(*http.Request) (any, error) {
 	return guestapi.Health{Time: time.Now().UnixNano(), Execs: a.table.Running(), Zombies: a.table.Zombies()}, nil
 }
 
-func (a *Agent) postExec(r *http.Request) (any, error) {
+// postExec starts a command. Who follows it need not ask a second time.
+func (a *Agent) postExec(w http.ResponseWriter, r *http.Request) {
 	var s guestapi.StartExec
-	if err := decode(r, &s); err != nil {
-		return nil, err
+	var o followOptions
+	follow, err := flag(r, "follow")
+	if err == nil && follow {
+		o, err = readFollow(r)
 	}
-	e, err := a.table.Start(s.ID, s.Spec)
+	if err == nil {
+		err = decode(r, &s)
+	}
+	var e *process.Exec
+	if err == nil {
+		e, err = a.table.Start(s.ID, s.Spec)
+	}
 	if err != nil {
-		return nil, err
+		writeError(w, err)
+		return
 	}
-	return e.Status(true), nil
+	st := e.Status(true)
+	if follow && st.Result == nil {
+		if f, err := newFollower(w, e, o); err == nil {
+			b, _ := json.Marshal(st) // a status can always be encoded
+			w.Header().Set(guestapi.HeaderExec, base64.StdEncoding.EncodeToString(b))
+			f.serve(r)
+			return
+		}
+	}
+	answer(w, st)
 }
 
 func (a *Agent) listExecs(*http.Request) (any, error) {

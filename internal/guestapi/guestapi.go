@@ -73,6 +73,14 @@ const (
 	PathRelieve   = "/v1/relieve"
 )
 
+// HeaderExec is in the answer to a start that is to be followed (the parameter follow=1, with those of
+// a follow): the status of the command as JSON in base64, while the body is that of the follow. A command
+// that has ended is answered as without the parameter, which agents older than it do always.
+const HeaderExec = "Hutch-Exec"
+
+// FollowType is the media type of a follow, which is frames.
+const FollowType = "application/octet-stream"
+
 // CodeNotIdentified is the error code of every call before Hello.
 const CodeNotIdentified = "not_identified"
 

@@ -84,12 +84,17 @@ func (c *Client) roundTrip(ctx context.Context, req request, body io.Reader) ([]
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, req.limit+1))
+	return readAnswer(resp, req.limit)
+}
+
+// readAnswer reads an answer of at most limit bytes.
+func readAnswer(resp *http.Response, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
 		return nil, &brokenError{err}
 	}
-	if int64(len(b)) > req.limit {
-		return nil, fmt.Errorf("an answer of more than %d bytes", req.limit)
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("an answer of more than %d bytes", limit)
 	}
 	return b, nil
 }

@@ -2,6 +2,7 @@ package guestclient
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +32,10 @@ type FollowOptions struct {
 
 // Follow reads the output of one command. It is for one goroutine at a time.
 type Follow struct {
+	ctx    context.Context
 	cancel context.CancelFunc
+	op     string
+	check  *frameCheck
 	frames chan guestapi.Frame
 	err    error // what ended it, for the caller; read it once frames is closed
 
@@ -42,6 +46,57 @@ type Follow struct {
 // Follow begins to read a command's output. Cancelling ctx ends the Follow too.
 // Close it.
 func (c *Client) Follow(ctx context.Context, id hutch.ExecID, o FollowOptions) (*Follow, error) {
+	req := request{op: "follow exec", method: http.MethodGet, path: execPath(id, "/follow") + "?" + o.query().Encode(), repeat: true}
+	f, answer, err := c.follow(ctx, ctx, req, o.check(id))
+	if err != nil {
+		return nil, callError(ctx, req.op, err)
+	}
+	go f.run(answer)
+	return f, nil
+}
+
+// StartFollow is StartExec and Follow in one: the follow has begun when the command does. It lives
+// as long as life, while ctx is of the start only. It is nil if the guest does not offer that,
+// or the command has ended already.
+func (c *Client) StartFollow(ctx, life context.Context, s guestapi.StartExec, o FollowOptions) (guestapi.ExecStatus, *Follow, error) {
+	q := o.query()
+	q.Set("follow", "1")
+	req := request{op: "start exec", method: http.MethodPost, path: guestapi.PathExec + "?" + q.Encode(), body: s, repeat: true}
+	f, answer, err := c.follow(ctx, life, req, o.check(s.ID))
+	if err != nil {
+		return guestapi.ExecStatus{}, nil, callError(ctx, req.op, err)
+	}
+	if head := answer.Header.Get(guestapi.HeaderExec); head != "" {
+		b, err := base64.StdEncoding.DecodeString(head)
+		var st guestapi.ExecStatus
+		if err == nil {
+			st, err = decodeStatus(b, 0)
+		}
+		if err == nil && (st.ID != s.ID || st.Result != nil) {
+			err = errors.New("start exec: the answer is about another command")
+		}
+		if err != nil {
+			f.cancel()
+			_ = answer.Body.Close()
+			return st, nil, callError(ctx, req.op, nonsense("%w", err))
+		}
+		go f.run(answer)
+		return st, f, nil
+	}
+	defer f.cancel()
+	defer func() { _ = answer.Body.Close() }()
+	b, err := c.exchange(ctx, func() ([]byte, error) { return readAnswer(answer, resultBody(f.check.budget)) })
+	if err != nil {
+		return guestapi.ExecStatus{}, nil, callError(ctx, req.op, err)
+	}
+	st, err := decodeStatus(b, f.check.budget)
+	if err == nil && st.ID != s.ID {
+		err = nonsense("start exec: the answer is about another command")
+	}
+	return st, nil, err
+}
+
+func (o FollowOptions) query() url.Values {
 	q := url.Values{
 		"stdout": {fmt.Sprint(o.Stdout)},
 		"stderr": {fmt.Sprint(o.Stderr)},
@@ -52,41 +107,62 @@ func (c *Client) Follow(ctx context.Context, id hutch.ExecID, o FollowOptions) (
 		q.Set("live", "1")
 		q.Set("last", fmt.Sprint(o.Last))
 	}
-	req := request{op: "follow exec", method: http.MethodGet, path: execPath(id, "/follow") + "?" + q.Encode()}
-	streamCtx, cancel := context.WithCancel(ctx)
-	f := &Follow{cancel: cancel, frames: make(chan guestapi.Frame)}
+	return q
+}
+
+func (o FollowOptions) check(id hutch.ExecID) *frameCheck {
 	check := &frameCheck{id: id, budgeted: o.Budgeted, budget: o.Budget, live: o.Live, next: [2]int64{o.Stdout, o.Stderr}}
 	if check.budget <= 0 || check.budget > hutch.MaxOutputBytes {
 		check.budget = hutch.MaxOutputBytes
 	}
+	return check
+}
 
-	opened := make(chan error, 1)
-	go func() {
-		resp, err := c.send(streamCtx, req, nil)
-		if err != nil && isBroken(err) && streamCtx.Err() == nil {
-			resp, err = c.send(streamCtx, req, nil)
-		}
-		opened <- err
-		if err != nil {
-			return
-		}
-		if f.err = f.pump(streamCtx, resp.Body, check); !errors.Is(f.err, io.EOF) {
-			f.err = callError(streamCtx, req.op, f.err)
-		}
-		close(f.frames)
-		_ = resp.Body.Close()
-	}()
-	var err error
-	select {
-	case err = <-opened:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
+// follow asks for a follow that lives as long as life, and returns the answer to it, which is good
+// and whose body is unread. It returns when ctx ends, even if the transport is stuck.
+func (c *Client) follow(ctx, life context.Context, req request, check *frameCheck) (*Follow, *http.Response, error) {
+	body, err := req.bytes()
 	if err != nil {
-		cancel()
-		return nil, callError(ctx, req.op, err)
+		return nil, nil, err
 	}
-	return f, nil
+	streamCtx, cancel := context.WithCancel(life)
+	f := &Follow{ctx: streamCtx, cancel: cancel, op: req.op, check: check, frames: make(chan guestapi.Frame)}
+	type answer struct {
+		resp *http.Response
+		err  error
+	}
+	opened := make(chan answer, 1)
+	go func() {
+		resp, err := c.send(streamCtx, req, body)
+		if err != nil && isBroken(err) && streamCtx.Err() == nil {
+			resp, err = c.send(streamCtx, req, body)
+		}
+		opened <- answer{resp, err}
+	}()
+	select {
+	case a := <-opened:
+		if a.err != nil {
+			cancel()
+		}
+		return f, a.resp, a.err
+	case <-ctx.Done():
+		cancel()
+		go func() {
+			if a := <-opened; a.err == nil {
+				_ = a.resp.Body.Close()
+			}
+		}()
+		return nil, nil, context.Cause(ctx)
+	}
+}
+
+// run passes on what comes, until it ends.
+func (f *Follow) run(answer *http.Response) {
+	if f.err = f.pump(f.ctx, answer.Body, f.check); !errors.Is(f.err, io.EOF) {
+		f.err = callError(f.ctx, f.op, f.err)
+	}
+	close(f.frames)
+	_ = answer.Body.Close()
 }
 
 // pump passes frames on until the end frame or a failure.

@@ -3,6 +3,7 @@ package guestclient
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -248,4 +249,101 @@ func FuzzRefusal(f *testing.F) {
 			t.Fatalf("text %q", he.Message)
 		}
 	})
+}
+
+// TestStartFollow: the answer to a start has all of a follow, or is that of an agent that does not
+// know how, or makes no sense.
+func TestStartFollow(t *testing.T) {
+	running := guestapi.ExecStatus{ID: id, PID: 12, Running: true, StartedAt: 5}
+	head := func(v any) string { return base64.StdEncoding.EncodeToString([]byte(toJSON(t, v))) }
+	other := running
+	other.ID = "y"
+	for name, c := range map[string]struct {
+		head     string
+		body     []byte
+		followed bool
+		fails    bool
+	}{
+		"followed":              {head(running), frames(t, out(0, "abc"), endFrame(t)), true, false},
+		"an agent before it":    {"", []byte(toJSON(t, running)), false, false},
+		"ended":                 {"", []byte(toJSON(t, goodStatus())), false, false},
+		"no base64":             {"*", nil, false, true},
+		"no status":             {head("x"), nil, false, true},
+		"ended, and a follow":   {head(goodStatus()), nil, false, true},
+		"of another":            {head(other), nil, false, true},
+		"of another, in a body": {"", []byte(toJSON(t, other)), false, true},
+		"no status in the body": {"", []byte("[]"), false, true},
+		"more than any status":  {"", bytes.Repeat([]byte(" "), 4<<20), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var query string
+			g := start(t, func(w http.ResponseWriter, r *http.Request) {
+				query = r.Method + " " + r.URL.String()
+				if c.head != "" {
+					w.Header().Set(guestapi.HeaderExec, c.head)
+				}
+				_, _ = w.Write(c.body)
+			})
+			st, f, err := g.StartFollow(within(t), t.Context(), guestapi.StartExec{ID: id}, FollowOptions{Budgeted: true, Budget: 1000})
+			if want := "POST /v1/exec?budget=1&follow=1&stderr=0&stdout=0&wait=1"; query != want {
+				t.Errorf("asked %q, want %q", query, want)
+			}
+			if c.fails {
+				if !errors.Is(err, hutch.ErrGuestUnresponsive) || f != nil {
+					t.Errorf("got %+v, %v, %v", st, f, err)
+				}
+				return
+			}
+			if err != nil || st.ID != id || st.PID != 12 || (f != nil) != c.followed {
+				t.Fatalf("got %+v, %v, %v", st, f, err)
+			}
+			if f == nil {
+				return
+			}
+			defer func() { _ = f.Close() }()
+			if fr, err := f.Next(within(t)); err != nil || string(fr.Payload) != "abc" {
+				t.Errorf("got %+v, %v", fr, err)
+			}
+			if fr, err := f.Next(within(t)); err != nil || fr.Type != guestapi.FrameEnd || f.Status().Result == nil {
+				t.Errorf("got %+v, %v", fr, err)
+			}
+		})
+	}
+}
+
+// TestStartFollowOutlivesTheStart: its context is of the start, and a start whose caller leaves
+// leaves no follow.
+func TestStartFollowOutlivesTheStart(t *testing.T) {
+	running := guestapi.ExecStatus{ID: id, PID: 12, Running: true, StartedAt: 5}
+	more, left := make(chan struct{}), make(chan struct{})
+	mute := false
+	c := start(t, func(w http.ResponseWriter, r *http.Request) {
+		if !mute {
+			w.Header().Set(guestapi.HeaderExec, base64.StdEncoding.EncodeToString([]byte(toJSON(t, running))))
+			_ = http.NewResponseController(w).Flush()
+			<-more
+			_, _ = w.Write(frames(t, out(0, "abc"), endFrame(t)))
+			return
+		}
+		<-r.Context().Done()
+		close(left)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	_, f, err := c.StartFollow(ctx, within(t), guestapi.StartExec{ID: id}, FollowOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	close(more)
+	if fr, err := f.Next(within(t)); err != nil || string(fr.Payload) != "abc" {
+		t.Errorf("got %+v, %v", fr, err)
+	}
+	_ = f.Close()
+	mute = true
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, f, err := c.StartFollow(ctx, within(t), guestapi.StartExec{ID: id}, FollowOptions{}); !errors.Is(err, hutch.ErrGuestUnresponsive) || f != nil {
+		t.Errorf("got %v, %v", f, err)
+	}
+	<-left
 }

@@ -31,10 +31,13 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 		return 0, at, b.whyGone(err)
 	}
 	kills, cpu := b.oomKillCount(), b.cpu()
-	var st guestapi.ExecStatus
+	var (
+		st guestapi.ExecStatus
+		f  *guestclient.Follow
+	)
 	err = n.answered(ctx, b, func(ctx context.Context) error {
 		return b.ask(ctx, func(ctx context.Context) error {
-			st, err = b.guest.StartExec(ctx, guestapi.StartExec{ID: x, Spec: spec})
+			st, f, err = b.guest.StartFollow(ctx, n.work, guestapi.StartExec{ID: x, Spec: spec}, watching(0, 0, budgetIn(spec)))
 			return err
 		})
 	})
@@ -44,7 +47,7 @@ func (n *Node) StartExec(ctx context.Context, id hutch.SandboxID, e hutch.Epoch,
 		}
 		return 0, at, b.whyGone(err)
 	}
-	w := n.watchExec(b, st, kills, cpu)
+	w := n.watchExec(b, begun{st, f, kills, cpu})
 	if w == nil {
 		return 0, at, b.goneError()
 	}
@@ -62,7 +65,8 @@ func (n *Node) WatchExecs(_ context.Context, id hutch.SandboxID, e hutch.Epoch, 
 		return err
 	}
 	for _, x := range execs {
-		w := n.watchExec(b, guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}, b.oomKillCount(), unknown)
+		st := guestapi.ExecStatus{ID: x.ID, PID: x.PID, Running: true, StartedAt: x.CreatedAt.UnixNano()}
+		w := n.watchExec(b, begun{ExecStatus: st, oomKills: b.oomKillCount(), cpu: unknown})
 		if w == nil {
 			return b.goneError()
 		}

@@ -97,7 +97,7 @@ func (n *Node) findExec(b *box, s sought) error {
 	if err := n.reports.ExecFound(n.work, b.id, s.id, st.PID, at); err != nil {
 		n.log.Error("a command whose start was not answered is not on record before its end", "sandbox", b.id, "exec", s.id, "op", "exec", "error", err)
 	}
-	if w := n.watchExec(b, st, s.kills, s.cpu); w != nil {
+	if w := n.watchExec(b, begun{ExecStatus: st, oomKills: s.kills, cpu: s.cpu}); w != nil {
 		w.arm(s.spec, at)
 	}
 	return nil

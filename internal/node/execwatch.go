@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -50,22 +51,32 @@ type execWatch struct {
 	stdout, stderr bytes.Buffer // the live head of its output, for when the sandbox takes the rest with it
 }
 
+// begun is a command as it is when its watch begins.
+type begun struct {
+	guestapi.ExecStatus
+	follow   *guestclient.Follow // its output, if it is being followed; the watch's then
+	oomKills int64               // how many of the sandbox's processes the kernel had ended when it began
+	cpu      time.Duration       // the sandbox's when it began, or unknown
+}
+
 // watchExec follows a command to its end in a goroutine, if that is not being done. It
-// returns nil if the sandbox has ended. oomKills is how many of its processes the kernel had
-// ended when the command began, and cpu the CPU time it had used, or unknown.
-func (n *Node) watchExec(b *box, st guestapi.ExecStatus, oomKills int64, cpu time.Duration) *execWatch {
+// returns nil if the sandbox has ended.
+func (n *Node) watchExec(b *box, st begun) *execWatch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return nil
-	}
-	if w := b.watched[st.ID]; w != nil {
+	if w := b.watched[st.ID]; w != nil || b.closed {
+		if st.follow != nil {
+			_ = st.follow.Close()
+		}
+		if b.closed {
+			return nil
+		}
 		return w
 	}
 	if len(b.watched) == 0 {
-		b.shares.begin(cpu)
+		b.shares.begin(st.cpu)
 	}
-	w := &execWatch{n: n, b: b, id: st.ID, oomKills: oomKills, cpu: cpu, ended: make(chan struct{}), done: make(chan struct{})}
+	w := &execWatch{n: n, b: b, id: st.ID, oomKills: st.oomKills, cpu: st.cpu, ended: make(chan struct{}), done: make(chan struct{})}
 	b.watched[st.ID] = w
 	n.wg.Go(func() {
 		defer close(w.done)
@@ -145,13 +156,13 @@ func (n *Node) adoptExecs(b *box) {
 			}
 		}
 		st.Result = nil // those in a list are without output: the stream has the whole
-		n.watchExec(b, st, b.oomKillCount(), unknown)
+		n.watchExec(b, begun{ExecStatus: st, oomKills: b.oomKillCount(), cpu: unknown})
 	}
 }
 
 // run follows the command to its end and reports it. It returns false if the node stops
 // before that is done: the command is told of again after the restart.
-func (w *execWatch) run(st guestapi.ExecStatus) bool {
+func (w *execWatch) run(st begun) bool {
 	res, ok := w.result(w.n.work, st)
 	close(w.ended)
 	if !ok {
@@ -193,15 +204,16 @@ func (w *execWatch) report(res hutch.ExecResult) bool {
 }
 
 // result waits for the command's end. It returns false if the node stops first.
-func (w *execWatch) result(ctx context.Context, st guestapi.ExecStatus) (hutch.ExecResult, bool) {
-	tries := 0
+func (w *execWatch) result(ctx context.Context, start begun) (hutch.ExecResult, bool) {
+	st, f, tries := start.ExecStatus, start.follow, 0
 	for {
 		if st.Result != nil {
 			r := *st.Result
 			r.CPU = w.b.shareCPU(st, w.cpu)
 			return r, true
 		}
-		next, err := w.follow(ctx)
+		next, err := w.follow(ctx, f)
+		f = nil
 		switch {
 		case err == nil:
 			st, tries = next, 0
@@ -222,8 +234,14 @@ func (w *execWatch) result(ctx context.Context, st guestapi.ExecStatus) (hutch.E
 	}
 }
 
-// follow reads the command's stream once, up to its end or the stream's.
-func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
+// watching is what a watch follows of a command, from the offsets that it has got to.
+func watching(stdout, stderr, budget int) guestclient.FollowOptions {
+	return guestclient.FollowOptions{Stdout: int64(stdout), Stderr: int64(stderr), Budgeted: true, Budget: budget}
+}
+
+// follow reads the command's stream once, up to its end or the stream's: f, or if that is nil a
+// new one.
+func (w *execWatch) follow(ctx context.Context, f *guestclient.Follow) (_ guestapi.ExecStatus, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // a dead sandbox's socket may stay silent: do not wait for it
@@ -233,11 +251,10 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 		case <-ctx.Done():
 		}
 	}()
-	f, err := w.b.follow(ctx, w.id, guestclient.FollowOptions{
-		Stdout: int64(w.stdout.Len()), Stderr: int64(w.stderr.Len()), Budgeted: true, Budget: w.budget(),
-	})
-	if err != nil {
-		return guestapi.ExecStatus{}, err
+	if f == nil {
+		if f, err = w.b.follow(ctx, w.id, watching(w.stdout.Len(), w.stderr.Len(), w.budget())); err != nil {
+			return guestapi.ExecStatus{}, err
+		}
 	}
 	defer func() { _ = f.Close() }()
 	for {
@@ -263,11 +280,10 @@ func (w *execWatch) follow(ctx context.Context) (guestapi.ExecStatus, error) {
 func (w *execWatch) budget() int {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
-	if w.spec.MaxOutputBytes > 0 {
-		return w.spec.MaxOutputBytes
-	}
-	return hutch.DefaultOutputBytes
+	return budgetIn(w.spec)
 }
+
+func budgetIn(spec hutch.ExecSpec) int { return cmp.Or(spec.MaxOutputBytes, hutch.DefaultOutputBytes) }
 
 // keep adds to a head what continues it, up to a quarter of the budget.
 func (w *execWatch) keep(buf *bytes.Buffer, fr guestapi.Frame) {

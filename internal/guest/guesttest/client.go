@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -231,12 +232,42 @@ func (c *Client) Follow(t testing.TB, id hutch.ExecID, query string) Followed {
 
 // TryFollow reads a follow answer to its end and shows every frame to each, if it is not nil.
 func (c *Client) TryFollow(ctx context.Context, id hutch.ExecID, query string, each func(guestapi.Frame)) (Followed, error) {
-	var f Followed
 	resp, err := c.do(ctx, "GET", path(id, "/follow?"+query), nil)
 	if err != nil {
-		return f, err
+		return Followed{}, err
 	}
 	defer resp.Body.Close()
+	return readFollow(resp, each)
+}
+
+// StartFollow starts a command and follows it in one call. The follow is empty if the answer has
+// none, and the status is the one that it began with.
+func (c *Client) StartFollow(ctx context.Context, start guestapi.StartExec, query string) (st guestapi.ExecStatus, f Followed, err error) {
+	body, err := json.Marshal(start)
+	if err != nil {
+		return st, f, err
+	}
+	resp, err := c.do(ctx, "POST", guestapi.PathExec+"?follow=1&"+query, bytes.NewReader(body))
+	if err != nil {
+		return st, f, err
+	}
+	defer resp.Body.Close()
+	head := resp.Header.Get(guestapi.HeaderExec)
+	if head == "" {
+		return st, f, json.NewDecoder(resp.Body).Decode(&st)
+	}
+	b, err := base64.StdEncoding.DecodeString(head)
+	if err == nil {
+		err = json.Unmarshal(b, &st)
+	}
+	if err != nil {
+		return st, f, fmt.Errorf("read header %q: %w", head, err)
+	}
+	f, err = readFollow(resp, nil)
+	return st, f, err
+}
+
+func readFollow(resp *http.Response, each func(guestapi.Frame)) (f Followed, err error) {
 	for {
 		frame, err := guestapi.ReadFrame(resp.Body)
 		if err != nil {

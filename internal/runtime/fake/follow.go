@@ -22,6 +22,11 @@ func (g *Guest) serveFollow(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
+	g.follow(w, r, e)
+}
+
+// follow sends what a command writes, as the query asks.
+func (g *Guest) follow(w http.ResponseWriter, r *http.Request, e *execution) {
 	q := r.URL.Query()
 	f := &follow{g: g, e: e, budgeted: q.Get("budget") == "1", wait: q.Get("wait") != "0"}
 	for i, name := range []string{"stdout", "stderr"} {

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -31,24 +32,11 @@ var statusOf = map[hutch.Code]int{
 func (g *Guest) mux() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, h func(r *http.Request) (any, error)) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			var v any
-			err := g.admit(r)
-			if err == nil {
-				v, err = h(r)
-			}
-			g.speak(r)
-			g.mustLive()
-			if err != nil {
-				refuse(w, err)
-				return
-			}
-			_ = json.NewEncoder(w).Encode(v) // the node may be gone: nobody to tell
-		})
+		mux.HandleFunc(pattern, g.answer(h, sendJSON))
 	}
 	handle("POST "+guestapi.PathHello, g.serveHello)
 	handle("GET "+guestapi.PathHealth, g.serveHealth)
-	handle("POST "+guestapi.PathExec, g.serveStart)
+	mux.HandleFunc("POST "+guestapi.PathExec, g.answer(g.serveStart, g.sendStart))
 	handle("GET "+guestapi.PathExec, g.serveList)
 	handle("GET "+guestapi.PathExec+"/{id}", g.serveExec)
 	handle("DELETE "+guestapi.PathExec+"/{id}", g.serveDelete)
@@ -71,6 +59,45 @@ func (g *Guest) mux() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// answer carries out a call and sends what it returns.
+func (g *Guest) answer(call func(r *http.Request) (any, error), send func(w http.ResponseWriter, r *http.Request, v any)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var v any
+		err := g.admit(r)
+		if err == nil {
+			v, err = call(r)
+		}
+		g.speak(r)
+		g.mustLive()
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		send(w, r, v)
+	}
+}
+
+func sendJSON(w http.ResponseWriter, _ *http.Request, v any) {
+	_ = json.NewEncoder(w).Encode(v) // the node may be gone: nobody to tell
+}
+
+// sendStart answers a start, with what the command writes if that is asked for.
+func (g *Guest) sendStart(w http.ResponseWriter, r *http.Request, v any) {
+	st, ok := v.(guestapi.ExecStatus)
+	g.mu.Lock()
+	e := g.execs[st.ID]
+	g.mu.Unlock()
+	if !ok || e == nil || st.Result != nil || r.URL.Query().Get("follow") != "1" {
+		sendJSON(w, r, v)
+		return
+	}
+	b, _ := json.Marshal(st) // a status can always be encoded
+	w.Header().Set(guestapi.HeaderExec, base64.StdEncoding.EncodeToString(b))
+	if http.NewResponseController(w).Flush() == nil { // the node is told of the start, whatever comes
+		g.follow(w, r, e)
+	}
 }
 
 // speak waits while the guest is mute.
