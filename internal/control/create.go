@@ -83,6 +83,7 @@ func (c *Control) createSandbox(ctx context.Context, req hutch.CreateSandbox) (h
 		return hutch.Sandbox{}, err
 	}
 	c.spares.note(kindOf(sb), time.Now())
+	c.spares.tells(kindOf(sb), sb.Defaults)
 	c.makeRoom(ctx)
 	c.spares.drop(sb.ID) // from here on it is the sandbox's
 	return c.start(ctx, sb, begun)

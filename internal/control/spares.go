@@ -51,14 +51,15 @@ type spares struct {
 	wake chan struct{} // a create has ended
 
 	mu    sync.Mutex
-	asked map[machineKind][]time.Time // the latest creates, most at the most, oldest first
+	asked map[machineKind][]time.Time           // the latest creates, most at the most, oldest first
+	told  map[machineKind]hutch.ProcessDefaults // what the guest of the last one was told, which the next one's may be
 	all   map[hutch.SandboxID]*spare
 }
 
 func newSpares(most int, keep time.Duration) *spares {
 	return &spares{
 		most: most, keep: keep, wake: make(chan struct{}, 1),
-		asked: map[machineKind][]time.Time{}, all: map[hutch.SandboxID]*spare{},
+		asked: map[machineKind][]time.Time{}, told: map[machineKind]hutch.ProcessDefaults{}, all: map[hutch.SandboxID]*spare{},
 	}
 }
 
@@ -78,6 +79,23 @@ func (s *spares) forget(k machineKind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.asked, k)
+	delete(s.told, k)
+}
+
+// tells says what the guest of a sandbox of a kind, which was noted, is told.
+func (s *spares) tells(k machineKind, d hutch.ProcessDefaults) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.asked[k]) > 0 {
+		s.told[k] = d
+	}
+}
+
+// toldOf is what the guest of a machine of a kind is likely to be told.
+func (s *spares) toldOf(k machineKind) hutch.ProcessDefaults {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told[k]
 }
 
 // poke says that a create has ended.
@@ -211,6 +229,7 @@ func (s *spares) wantedLocked(now time.Time) []machineKind {
 		l = slices.DeleteFunc(l, func(at time.Time) bool { return now.Sub(at) > s.keep })
 		if s.asked[k] = l; len(l) == 0 {
 			delete(s.asked, k)
+			delete(s.told, k)
 		}
 	}
 	last := func(k machineKind) time.Time { return s.asked[k][len(s.asked[k])-1] }
@@ -307,7 +326,7 @@ func (c *Control) prepare(ctx context.Context) {
 // prepareOne makes a machine, if there is room for it.
 func (c *Control) prepareOne(ctx context.Context, k machineKind) bool {
 	sid := id.NewSandbox()
-	sb := hutch.Sandbox{ID: hutch.SandboxID(sid), Hostname: sid, Image: k.image, Profile: k.profile, Resources: k.resources}
+	sb := hutch.Sandbox{ID: hutch.SandboxID(sid), Hostname: sid, Image: k.image, Profile: k.profile, Resources: k.resources, Defaults: c.spares.toldOf(k)}
 	leave, ok := c.admission.spare(sb)
 	if !ok {
 		return false

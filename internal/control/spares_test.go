@@ -184,3 +184,29 @@ func TestSparesTakeNothingFromSandboxes(t *testing.T) {
 		t.Error("a server that stops prepares one")
 	}
 }
+
+// What the guest of a machine is told ahead is what the last one of its kind was told, for as long as
+// its kind is asked for.
+func TestSparesKnowWhatIsTold(t *testing.T) {
+	s := newSpares(1, time.Minute)
+	k, now := kind("a"), time.Now()
+	s.tells(k, hutch.ProcessDefaults{User: "early"})
+	if got := s.toldOf(k); got.User != "" {
+		t.Errorf("of a kind that nobody asked for: %+v", got)
+	}
+	s.note(k, now)
+	s.tells(k, hutch.ProcessDefaults{User: "user"})
+	if got := s.toldOf(k); got.User != "user" || s.toldOf(kind("b")).User != "" {
+		t.Errorf("told %+v", got)
+	}
+	s.plan(now.Add(time.Hour), nil)
+	if got := s.toldOf(k); got.User != "" {
+		t.Errorf("of a kind that is not asked for any more: %+v", got)
+	}
+	s.note(k, now)
+	s.tells(k, hutch.ProcessDefaults{User: "user"})
+	s.forget(k)
+	if got := s.toldOf(k); got.User != "" {
+		t.Errorf("of a kind that was forgotten: %+v", got)
+	}
+}

@@ -137,7 +137,10 @@ func (a *Agent) become(h guestapi.Hello) {
 		Env: h.Env, Defaults: h.Defaults, DiskMB: h.DiskMB, Limits: limits,
 		Locked: a.locked,
 	})
-	errs := []error{machine.SetClock(time.Unix(0, h.Time)), machine.Seed(h.Seed)}
+	errs := []error{machine.SetClock(time.Unix(0, h.Time))}
+	if a.ahead == nil { // else it is no copy of a machine that has drawn the same numbers
+		errs = append(errs, machine.Seed(h.Seed))
+	}
 	id, hostname := string(h.Sandbox), h.Hostname
 	if a.ahead == nil || a.ahead.id != id || a.ahead.hostname != hostname {
 		errs = append(errs, machine.Name(machine.Identity{ID: id, Hostname: hostname, Etc: a.etc()}))

@@ -15,7 +15,8 @@
 //
 // A machine that was made before anybody asked for its sandbox is sent a hello of epoch 0, and the
 // one of the sandbox's first epoch once somebody has. The first says what is known by then:
-// the guest does it, answers calls, and has been nobody's. The guest of a locked sandbox goes on
+// the guest does it, answers calls, and has been nobody's. If it is all true, the second hello is left
+// out, and comes with the next change of epoch. The guest of a locked sandbox goes on
 // refusing, because it does not know yet to whom to confine commands.
 package guestapi
 

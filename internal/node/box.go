@@ -99,6 +99,12 @@ func wall(t time.Time) time.Time { return t.Round(0) }
 
 // helloOf is what a sandbox's guest is told; Epoch, Time and Seed are for greet.
 func helloOf(rec hutch.Sandbox) guestapi.Hello {
+	if len(rec.Env) == 0 {
+		rec.Env = nil
+	}
+	if len(rec.Defaults.Env) == 0 {
+		rec.Defaults.Env = nil
+	}
 	return guestapi.Hello{
 		Protocol: guestapi.ProtocolVersion,
 		Sandbox:  rec.ID,

@@ -129,9 +129,14 @@ type links struct {
 	mu   sync.Mutex
 	on   map[hutch.SandboxID]bool
 	fail error
+
+	onAttach func() // called by Attach, if set
 }
 
 func (l *links) Attach(_ context.Context, id hutch.SandboxID, _ hutch.Epoch, kind runtime.LinkKind, f *os.File) error {
+	if l.onAttach != nil {
+		l.onAttach()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fail != nil || kind == "" || f == nil {

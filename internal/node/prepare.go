@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"time"
 
 	"hutch.dev/hutch"
+	"hutch.dev/hutch/internal/guestapi"
 	"hutch.dev/hutch/internal/guestclient"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/failpoint"
@@ -20,12 +22,14 @@ type prepared struct {
 	spec   runtime.Spec
 	sb     runtime.Sandbox
 	guest  *guestclient.Client // with the session that the sandbox goes on with
+	hello  guestapi.Hello      // what the guest was told
 	since  time.Time
 	stages map[string]time.Duration // of its start, which is no part of the sandbox's
 }
 
 // Prepare makes a machine for a sandbox like rec, which nobody has asked for yet: what counts
-// of rec is its id, image, resources and profile. StartSandbox of that id takes it. Until then
+// of rec is its id, image, resources and profile; if all that a guest is told of rec comes true, it
+// need not be told again. StartSandbox of that id takes it. Until then
 // it is held like a sandbox. It is neither in the keeper nor on the gateway: a process that
 // dies leaves it to the next one's sweep.
 func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
@@ -44,8 +48,8 @@ func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("prepare machine: %w", err)
 	}
-	p := &prepared{spec: spec, sb: sb, guest: guestclient.New(sb.Handles().Guest)}
-	if err := p.start(ctx, rec); err != nil {
+	p := &prepared{spec: spec, sb: sb, guest: guestclient.New(sb.Handles().Guest), hello: helloOf(rec)}
+	if err := p.start(ctx); err != nil {
 		n.dispose(ctx, rec.ID, p)
 		return err
 	}
@@ -60,14 +64,14 @@ func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 }
 
 // start starts the machine, tells its guest what is known by now, and warms it up.
-func (p *prepared) start(ctx context.Context, rec hutch.Sandbox) error {
+func (p *prepared) start(ctx context.Context) error {
 	if err := p.sb.Start(ctx, runtime.StartOptions{}); err != nil {
 		return fmt.Errorf("start prepared machine: %w", err)
 	}
-	if err := greet(ctx, p.guest, helloOf(rec), 0); err != nil {
+	if err := greet(ctx, p.guest, p.hello, 0); err != nil {
 		return fmt.Errorf("greet the guest of a prepared machine: %w", err)
 	}
-	if rec.Profile == hutch.ProfileLocked {
+	if p.hello.Profile == hutch.ProfileLocked {
 		return nil // to whom it is to be confined is not known yet, and nothing runs before it is
 	}
 	if err := p.warmUp(ctx); err != nil {
@@ -166,6 +170,13 @@ func (p *prepared) client() *guestclient.Client {
 		return nil
 	}
 	return p.guest
+}
+
+// knows reports whether the guest has been told everything that a hello would tell it, but for the
+// epoch: it hears of that with its next one, and nobody else can have said one since. A locked
+// one waits for its own.
+func (p *prepared) knows(h guestapi.Hello) bool {
+	return p != nil && h.Profile != hutch.ProfileLocked && reflect.DeepEqual(p.hello, h)
 }
 
 // fits reports whether the machine is alive and what spec asks for. Its name inside does not

@@ -84,6 +84,54 @@ func TestStartOnAPreparedMachine(t *testing.T) {
 	}
 }
 
+// A guest that knows all that a hello would tell it hears of its sandbox with the next one: no call
+// waits for it.
+func TestStartOnAMachineThatKnowsEverything(t *testing.T) {
+	b := newBench(t)
+	rec := b.prepare()
+	g := b.host.Guest(rec.ID)
+	g.Silence(true) // it would not answer
+	stages, err := b.StartSandbox(b.ctx(), rec)
+	if _, ok := stages[hutch.BootPrepared]; err != nil || !ok || g.Hello().Epoch != 0 {
+		t.Fatalf("stages %v, %v; the guest was told %+v", stages, err, g.Hello())
+	}
+	g.Silence(false)
+	b.exec(rec, hutch.ExecSpec{Cmd: "true"})
+	b.reports.until(t, "exec exit")
+	b.restart()
+	if _, err := b.Adopt(b.ctx(), rec); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(rec, hutch.ExecSpec{Cmd: "true"})
+	b.reports.until(t, "exec exit")
+	next := rec.Epoch + 1
+	if err := errors.Join(b.PauseSandbox(b.ctx(), rec.ID, next), b.ResumeSandbox(b.ctx(), rec.ID, next)); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.Hello().Epoch; got != next {
+		t.Errorf("resumed, the guest is in epoch %d, want %d", got, next)
+	}
+}
+
+// One that dies in this very moment is replaced all the same.
+func TestMachineThatKnowsEverythingDies(t *testing.T) {
+	b := newBench(t)
+	rec := b.prepare()
+	proc := b.ready[rec.ID].sb.Handles().Procs[0]
+	b.links.onAttach = func() {
+		b.links.onAttach = nil
+		if err := errors.Join(pidfd.Signal(proc, unix.SIGKILL), pidfd.Wait(b.ctx(), proc)); err != nil {
+			t.Error(err)
+		}
+	}
+	stages, err := b.StartSandbox(b.ctx(), rec)
+	if _, ok := stages[hutch.BootPrepared]; err != nil || ok || b.host.Calls(fake.OpCreate) != 2 {
+		t.Fatalf("stages %v, %v; %d machines were made", stages, err, b.host.Calls(fake.OpCreate))
+	}
+	b.exec(rec, hutch.ExecSpec{Cmd: "true"})
+	b.reports.until(t, "exec exit")
+}
+
 // untouched fails unless a prepared machine is as if nothing had run in it.
 func (b *bench) untouched(rec hutch.Sandbox) {
 	b.t.Helper()
@@ -183,6 +231,7 @@ func TestStartWhereThePreparedMachineIsOfNoUse(t *testing.T) {
 func TestPreparedMachineDiesAsItIsTaken(t *testing.T) {
 	b := newBench(t)
 	rec := b.prepare()
+	rec.Env = map[string]string{"A": "b"} // of which its guest has to be told
 	g := b.host.Guest(rec.ID)
 	g.Silence(true)
 	type started struct {
@@ -231,6 +280,7 @@ func TestNothingIsLeftOfAPreparedMachine(t *testing.T) {
 		},
 		"killed while it is greeted": func(b *bench, rec hutch.Sandbox) {
 			b.host.Guest(rec.ID).Silence(true)
+			rec.Env = map[string]string{"A": "b"}
 			got := make(chan error, 1)
 			go func() {
 				_, err := b.StartSandbox(b.ctx(), rec)

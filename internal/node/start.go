@@ -79,7 +79,7 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box,
 
 	b := newBox(n, rec, sb, p.client())
 	undo.Add(func() { _ = b.guest.Close() })
-	if err := n.bringUp(ctx, b, ahead, lap); err != nil {
+	if err := n.bringUp(ctx, b, p, lap); err != nil {
 		// Its stream broke, and not for want of patience.
 		if ahead && errors.Is(err, hutch.ErrGuestUnresponsive) && ctx.Err() == nil {
 			err = errors.Join(errDiedReady, err)
@@ -94,9 +94,9 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box,
 	return b, stages, nil
 }
 
-// bringUp starts the machine, unless it runs, and greets its guest, while its handles go to the
-// keeper and its link to the gateway: none of them needs another.
-func (n *Node) bringUp(ctx context.Context, b *box, runs bool, lap func(stage string)) error {
+// bringUp starts the machine, unless it was prepared, and greets its guest, unless that knows
+// all of it, while its handles go to the keeper and its link to the gateway: none of them needs another.
+func (n *Node) bringUp(ctx context.Context, b *box, p *prepared, lap func(stage string)) error {
 	h := b.sb.Handles()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -114,21 +114,26 @@ func (n *Node) bringUp(ctx context.Context, b *box, runs bool, lap func(stage st
 		return nil
 	})
 	g.Go(func() error {
-		if !runs {
+		if p == nil {
 			if err := b.sb.Start(gctx, runtime.StartOptions{}); err != nil {
 				return fmt.Errorf("start machine: %w", err)
 			}
 		}
 		failpoint.At(failpoint.StartRuns)
 		lap("start")
-		if err := b.sayHello(gctx); err != nil {
-			return fmt.Errorf("greet guest: %w", err)
+		if !p.knows(b.hello) {
+			if err := b.sayHello(gctx); err != nil {
+				return fmt.Errorf("greet guest: %w", err)
+			}
 		}
 		failpoint.At(failpoint.StartGreeted)
 		lap("guest")
 		return nil
 	})
-	return g.Wait()
+	if err := g.Wait(); err != nil || !p.knows(b.hello) || p.stands() {
+		return err
+	}
+	return hutch.Errorf(hutch.CodeGuestUnresponsive, "the machine has ended")
 }
 
 func (n *Node) spec(rec hutch.Sandbox) (runtime.Spec, error) {

@@ -129,7 +129,7 @@ func (s *Store) PutExec(ctx context.Context, e hutch.Exec, ev ...hutch.Event) er
 // Exec implements store.Execs.
 func (s *Store) Exec(ctx context.Context, id hutch.ExecID) (hutch.Exec, error) {
 	var r execRow
-	err := s.read.QueryRowContext(ctx, `SELECT `+execColumns+` FROM execs WHERE id = ?`, id).Scan(r.dest()...)
+	err := s.readRow(ctx, `SELECT `+execColumns+` FROM execs WHERE id = ?`, id).Scan(r.dest()...)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = hutch.Errorf(hutch.CodeNotFound, "there is no command %s", id)
 	}

@@ -94,7 +94,7 @@ func (s *Store) Sandbox(ctx context.Context, id hutch.SandboxID) (hutch.Sandbox,
 type version struct{ seq, rev int64 }
 
 func (s *Store) sandbox(ctx context.Context, id hutch.SandboxID) (sb hutch.Sandbox, v version, err error) {
-	row := s.read.QueryRowContext(ctx, `SELECT seq, rev, `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
+	row := s.readRow(ctx, `SELECT seq, rev, `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
 	err = row.Scan(append([]any{&v.seq, &v.rev}, sandboxDest(&sb)...)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = hutch.Errorf(hutch.CodeNotFound, "there is no sandbox %s", id)

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,8 +40,9 @@ const (
 type Store struct {
 	busy   time.Duration // busyTimeout, shorter in tests
 	write  *writer
-	wdb    *sql.DB // holds the writer's one connection
-	read   *sql.DB // connections that cannot write
+	wdb    *sql.DB  // holds the writer's one connection
+	read   *sql.DB  // connections that cannot write
+	stmts  sync.Map // *sql.Stmt of read, by query; see readRow
 	seal   *sealer
 	closed atomic.Bool
 	ended  chan struct{} // closed when the first Close is through
@@ -128,6 +130,23 @@ func (s *Store) connect(path string, query url.Values, pragmas []string) (*sql.D
 		return nil, err
 	}
 	return sql.OpenDB(c), nil
+}
+
+// readRow reads one row. Query is one of the few that are asked for on every call: it is parsed
+// once for each connection, which is half of its cost.
+func (s *Store) readRow(ctx context.Context, query string, args ...any) *sql.Row {
+	if st, ok := s.stmts.Load(query); ok {
+		return st.(*sql.Stmt).QueryRowContext(ctx, args...)
+	}
+	st, err := s.read.PrepareContext(ctx, query)
+	if err != nil {
+		return s.read.QueryRowContext(ctx, query, args...) // which fails too, and says why
+	}
+	if old, ok := s.stmts.LoadOrStore(query, st); ok {
+		_ = st.Close()
+		st = old.(*sql.Stmt)
+	}
+	return st.QueryRowContext(ctx, args...)
 }
 
 // syncFile makes durable what was written to a file, by whomever. That it is gone is no error: its

@@ -77,7 +77,7 @@ func takenName(name string) error {
 // Template implements store.Templates.
 func (s *Store) Template(ctx context.Context, name string) (hutch.Template, error) {
 	var t hutch.Template
-	err := s.read.QueryRowContext(ctx, `SELECT `+templateColumns+` FROM templates
+	err := s.readRow(ctx, `SELECT `+templateColumns+` FROM templates
 		WHERE name = ?1 OR name = (SELECT template FROM template_aliases WHERE alias = ?1)`, name).Scan(templateDest(&t)...)
 	if err != nil {
 		return hutch.Template{}, s.fail(ctx, noTemplate(err, name), "read template %s", name)
