@@ -107,30 +107,7 @@ func testFollow(t *testing.T, c *Client) {
 	total := want.Len()
 	count := fmt.Sprintf("i=1; while [ $i -le %d ]; do echo $i; i=$((i+1)); done", n)
 
-	t.Run("from its start, in the same call", func(t *testing.T) {
-		id := NewID()
-		start := guestapi.StartExec{ID: id, Spec: hutch.ExecSpec{Cmd: count + "; echo end >&2; exit 3", MaxOutputBytes: 10_000, Tag: "schön €"}}
-		st, f, err := c.StartFollow(t.Context(), start, "wait=1&budget=1")
-		if err != nil || st.ID != id || st.PID == 0 || !st.Running || st.Tag != start.Spec.Tag {
-			t.Fatalf("started: %+v, %v", st, err)
-		}
-		t.Cleanup(func() { c.forget(t, id) })
-		if len(f.Stdout) != 10_000 || !bytes.HasSuffix(f.Stdout, want.Bytes()[total-7_000:]) || string(f.Stderr) != "end\n" || f.End.Result == nil || f.End.Result.ExitCode != 3 {
-			t.Errorf("%d bytes, %q, %+v", len(f.Stdout), f.Stderr, f.End)
-		}
-		if st, f, err = c.StartFollow(t.Context(), start, "wait=1"); err != nil || st.ID != id || st.Result == nil || f.Stdout != nil {
-			t.Errorf("one that has ended: %+v, %+v, %v", st, f, err)
-		}
-		start.ID = NewID()
-		for _, query := range []string{"budget=2", "stdout=-1", "last=1", "live=1&budget=1", "live=1&stderr=1"} {
-			if _, _, err := c.StartFollow(t.Context(), start, query); code(err) != hutch.CodeBadRequest {
-				t.Errorf("with %s: %v", query, err)
-			}
-		}
-		if err := c.Call(t.Context(), "GET", path(start.ID, ""), nil, nil); code(err) != hutch.CodeNotFound {
-			t.Errorf("what was refused was started: %v", err)
-		}
-	})
+	t.Run("from its start, in the same call", func(t *testing.T) { testStartFollow(t, c, count, want.Bytes()) })
 	t.Run("any offset, any number of readers, while it writes", func(t *testing.T) {
 		for _, budget := range []int{1 << 20, 10_000} {
 			s := c.Start(t, hutch.ExecSpec{Cmd: "seq 1 " + fmt.Sprint(n), MaxOutputBytes: budget, Background: true})
@@ -219,6 +196,31 @@ func testFollow(t *testing.T, c *Client) {
 			}
 		}
 	})
+}
+
+func testStartFollow(t *testing.T, c *Client, count string, want []byte) {
+	id := NewID()
+	start := guestapi.StartExec{ID: id, Spec: hutch.ExecSpec{Cmd: count + "; echo end >&2; exit 3", MaxOutputBytes: 10_000, Tag: "schön €"}}
+	st, f, err := c.StartFollow(t.Context(), start, "wait=1&budget=1")
+	if err != nil || st.ID != id || st.PID == 0 || !st.Running || st.Tag != start.Spec.Tag {
+		t.Fatalf("started: %+v, %v", st, err)
+	}
+	t.Cleanup(func() { c.forget(t, id) })
+	if len(f.Stdout) != 10_000 || !bytes.HasSuffix(f.Stdout, want[len(want)-7_000:]) || string(f.Stderr) != "end\n" || f.End.Result == nil || f.End.Result.ExitCode != 3 {
+		t.Errorf("%d bytes, %q, %+v", len(f.Stdout), f.Stderr, f.End)
+	}
+	if st, f, err = c.StartFollow(t.Context(), start, "wait=1"); err != nil || st.ID != id || st.Result == nil || f.Stdout != nil {
+		t.Errorf("one that has ended: %+v, %+v, %v", st, f, err)
+	}
+	start.ID = NewID()
+	for _, query := range []string{"budget=2", "stdout=-1", "last=1", "live=1&budget=1", "live=1&stderr=1"} {
+		if _, _, err := c.StartFollow(t.Context(), start, query); code(err) != hutch.CodeBadRequest {
+			t.Errorf("with %s: %v", query, err)
+		}
+	}
+	if err := c.Call(t.Context(), "GET", path(start.ID, ""), nil, nil); code(err) != hutch.CodeNotFound {
+		t.Errorf("what was refused was started: %v", err)
+	}
 }
 
 // followDeleted checks what is left of a command whose result is recorded elsewhere.
