@@ -47,7 +47,7 @@ type Follow struct {
 // Close it.
 func (c *Client) Follow(ctx context.Context, id hutch.ExecID, o FollowOptions) (*Follow, error) {
 	req := request{op: "follow exec", method: http.MethodGet, path: execPath(id, "/follow") + "?" + o.query().Encode(), repeat: true}
-	f, answer, err := c.follow(ctx, ctx, req, o.check(id))
+	f, answer, err := c.follow(ctx, ctx, req, o.check(id)) //nolint:bodyclose // run does
 	if err != nil {
 		return nil, callError(ctx, req.op, err)
 	}
@@ -133,9 +133,9 @@ func (c *Client) follow(ctx, life context.Context, req request, check *frameChec
 	}
 	opened := make(chan answer, 1)
 	go func() {
-		resp, err := c.send(streamCtx, req, body)
+		resp, err := c.send(streamCtx, req, body) //nolint:bodyclose // whoever is given it does
 		if err != nil && isBroken(err) && streamCtx.Err() == nil {
-			resp, err = c.send(streamCtx, req, body)
+			resp, err = c.send(streamCtx, req, body) //nolint:bodyclose // as above
 		}
 		opened <- answer{resp, err}
 	}()

@@ -143,7 +143,7 @@ func (s *Store) readRow(ctx context.Context, query string, args ...any) *sql.Row
 		return s.read.QueryRowContext(ctx, query, args...) // which fails too, and says why
 	}
 	if old, ok := s.stmts.LoadOrStore(query, st); ok {
-		_ = st.Close()
+		_ = st.Close() //nolint:sqlclosecheck // the other one is kept
 		st = old.(*sql.Stmt)
 	}
 	return st.QueryRowContext(ctx, args...)
