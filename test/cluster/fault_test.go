@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,7 +52,8 @@ func scenes() []scene {
 		{
 			name: "exec", points: []failpoint.Name{failpoint.ExecLaunched, failpoint.ExecRecorded, failpoint.ExecReported}, act: runOne, check: ranOnce,
 		},
-		{name: "exec's end", points: []failpoint.Name{failpoint.ExecRecorded}, nth: 2, act: runOne, check: ranOnce},
+		{name: "long exec", points: []failpoint.Name{failpoint.ExecRecorded}, act: runLong, check: ranLong},
+		{name: "long exec's end", points: []failpoint.Name{failpoint.ExecRecorded}, nth: 2, act: runLong, check: ranLong},
 		{
 			name: "pause", points: []failpoint.Name{failpoint.TurnBegun, failpoint.TurnMade, failpoint.TurnFinished},
 			act: func(w *world, c *control.Control, sb hutch.Sandbox) { _, _ = c.PauseSandbox(w.ctx(), project, sb.ID) },
@@ -202,6 +204,28 @@ func (w *world) checkNext(made bool) {
 
 func runOne(w *world, c *control.Control, sb hutch.Sandbox) {
 	_, _ = c.StartExec(w.ctx(), project, sb.ID, hutch.ExecRequest{ID: w.nextExec, Spec: hutch.ExecSpec{Cmd: "echo once"}})
+}
+
+// runLong runs a command that does not end before its start is on record.
+func runLong(w *world, c *control.Control, sb hutch.Sandbox) {
+	spec := hutch.ExecSpec{Cmd: "cat", StdinOpen: true}
+	_, _ = c.StartExec(w.ctx(), project, sb.ID, hutch.ExecRequest{ID: w.nextExec, Spec: spec})
+	_, _, _ = c.ListExecs(w.ctx(), hutch.ExecQuery{Project: project, Sandbox: sb.ID})
+	endLong(w, c, sb)
+}
+
+func endLong(w *world, c *control.Control, sb hutch.Sandbox) {
+	_, _ = c.WriteStdin(w.ctx(), project, sb.ID, w.nextExec, hutch.StdinChunk{Data: strings.NewReader("once\n"), End: true})
+}
+
+// ranLong ends it, if it goes on: its stdin has offsets, and takes nothing twice.
+func ranLong(w *world, sb hutch.Sandbox, at failpoint.Name) {
+	eventually(w.t, "the command is on record", func() error {
+		_, err := w.c.Exec(w.ctx(), project, w.nextExec)
+		return err
+	})
+	endLong(w, w.c, sb)
+	ranOnce(w, sb, at)
 }
 
 func ranOnce(w *world, sb hutch.Sandbox, _ failpoint.Name) {
