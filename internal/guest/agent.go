@@ -106,7 +106,7 @@ func New(cfg Config) *Agent {
 			tree = nil
 		}
 	}
-	a.users = account.Database{Passwd: cfg.Etc + "/passwd", Group: cfg.Etc + "/group", Locked: new(atomic.Pointer[string])}
+	a.users = account.Database{Passwd: cfg.Etc + "/passwd", Group: cfg.Etc + "/group", Locked: new(atomic.Pointer[string]), Cache: new(account.Cache)}
 	a.files = files.New(files.Config{Accounts: a.users, Refuse: writeError})
 	a.table = process.New(process.Config{
 		Proc:     procfs.FS{Root: cfg.Proc},

@@ -10,19 +10,12 @@ package account
 import (
 	"bytes"
 	"errors"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"hutch.dev/hutch"
 )
-
-// maxFile is the most that is read of either file: room for tens of thousands of users.
-const maxFile = 4 << 20
 
 // maxGroups is the most supplementary groups a process can have on Linux.
 const maxGroups = 65536
@@ -43,6 +36,8 @@ type Database struct {
 	// Locked, once it holds the default user of a locked sandbox, lets Lookup find ordinary
 	// users only: see locked.go. Nil: it never will.
 	Locked *atomic.Pointer[string]
+	// Cache has what was read last; nil: everything is read each time.
+	Cache *Cache
 }
 
 // Lookup finds the user that spec names: "name", "uid", "name:group" or "uid:gid". Empty
@@ -51,6 +46,20 @@ type Database struct {
 // that is not a regular file. Root and numbers are found all the same. Whom a locked sandbox
 // does not let in is forbidden.
 func (d Database) Lookup(spec string) (User, error) {
+	u, _, err := d.LookupNames(spec)
+	return u, err
+}
+
+// LookupNames is Lookup, and gives the names of all users and groups, as [Database.Names]
+// does, by the same look at the files.
+func (d Database) LookupNames(spec string) (User, func() Names, error) {
+	l := d.look()
+	u, err := l.lookup(spec, d.Locked)
+	return u, l.names, err
+}
+
+// lookup is Lookup.
+func (l *look) lookup(spec string, locked *atomic.Pointer[string]) (User, error) {
 	name, group, hasGroup := strings.Cut(spec, ":")
 	if name == "" && (hasGroup || spec != "") {
 		return User{}, hutch.FieldErrorf("user", "%q has no user before the colon", spec)
@@ -61,7 +70,7 @@ func (d Database) Lookup(spec string) (User, error) {
 	if name == "" {
 		name = "root"
 	}
-	users, err := readFile(d.Passwd)
+	users, err := l.users()
 	u, ok := findUser(users, name)
 	if !ok {
 		if errors.Is(err, errNotRegular) {
@@ -69,7 +78,7 @@ func (d Database) Lookup(spec string) (User, error) {
 		}
 		return User{}, hutch.FieldErrorf("user", "there is no user %q in this sandbox", name)
 	}
-	groups, err := readFile(d.Group)
+	groups, err := l.groups()
 	own := u.GID
 	if hasGroup {
 		gid, ok := findGroup(groups, group)
@@ -82,34 +91,12 @@ func (d Database) Lookup(spec string) (User, error) {
 		u.GID = gid
 	}
 	u.Groups = groupsOf(groups, u.Name)
-	if d.Locked != nil {
-		if mine := d.Locked.Load(); mine != nil {
+	if locked != nil {
+		if mine := locked.Load(); mine != nil {
 			return u.ordinary(own, hasGroup && spec != *mine)
 		}
 	}
 	return u, nil
-}
-
-// errNotRegular says that a file which should list users or groups is something else.
-var errNotRegular = errors.New("not a regular file")
-
-// readFile reads a bounded part of a regular file, or of the one a link leads to. It
-// never waits: a pipe in the file's place, which nobody writes to, is opened without
-// blocking and then refused with errNotRegular.
-func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, errNotRegular
-	}
-	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
 // findUser looks name up, first as a name, then as a number.

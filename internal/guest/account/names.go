@@ -13,9 +13,12 @@ type Names struct {
 }
 
 // Names reads the names of all users and groups. What cannot be read has none.
-func (d Database) Names() Names {
+func (d Database) Names() Names { return d.look().names() }
+
+// names is Names.
+func (l *look) names() Names {
 	n := Names{users: map[uint32]string{}, groups: map[uint32]string{}}
-	users, _ := readFile(d.Passwd) // without it numbers are shown
+	users, _ := l.users() // without it numbers are shown
 	for line := range bytes.Lines(users) {
 		if u, ok := parseUser(line); ok {
 			if _, taken := n.users[u.UID]; !taken {
@@ -23,7 +26,7 @@ func (d Database) Names() Names {
 			}
 		}
 	}
-	groups, _ := readFile(d.Group)
+	groups, _ := l.groups()
 	for line := range bytes.Lines(groups) {
 		if name, gid, _, ok := parseGroup(line); ok {
 			if _, taken := n.groups[gid]; !taken {
@@ -53,7 +56,7 @@ func nameOf(names map[uint32]string, id uint32) string {
 // UserID finds the id of a user by name or number; a name that is not there is a
 // bad_request about field.
 func (d Database) UserID(field, name string) (uint32, error) {
-	users, _ := readFile(d.Passwd)
+	users, _ := d.look().users()
 	u, ok := findUser(users, name)
 	if !ok {
 		return 0, hutch.FieldErrorf(field, "there is no user %.80q in this sandbox", name)
@@ -64,7 +67,7 @@ func (d Database) UserID(field, name string) (uint32, error) {
 // GroupID finds the id of a group by name or number; a name that is not there is a
 // bad_request about field.
 func (d Database) GroupID(field, name string) (uint32, error) {
-	groups, _ := readFile(d.Group)
+	groups, _ := d.look().groups()
 	gid, ok := findGroup(groups, name)
 	if !ok {
 		return 0, hutch.FieldErrorf(field, "there is no group %.80q in this sandbox", name)

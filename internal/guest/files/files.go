@@ -80,7 +80,7 @@ func (s *Service) SetUser(name string) {
 type actor struct {
 	svc   *Service
 	user  account.User
-	names func() account.Names // read once, when first asked for
+	names func() account.Names // found once, when first asked for
 }
 
 // actor finds the acting user.
@@ -90,11 +90,11 @@ func (s *Service) actor(user string) (*actor, error) {
 		user = s.user
 		s.mu.Unlock()
 	}
-	u, err := s.cfg.Accounts.Lookup(user)
+	u, names, err := s.cfg.Accounts.LookupNames(user)
 	if err != nil {
 		return nil, err
 	}
-	return &actor{svc: s, user: u, names: sync.OnceValue(s.cfg.Accounts.Names)}, nil
+	return &actor{svc: s, user: u, names: sync.OnceValue(names)}, nil
 }
 
 // do runs fn with the user's rights when a thread is free for it.

@@ -141,28 +141,30 @@ func newFrames(w http.ResponseWriter) frames {
 	return frames{w}
 }
 
-// json sends a frame at once.
+// json sends a frame, a head at once.
 func (f frames) json(t guestapi.FileFrameType, v any) error {
 	b, err := guestapi.FileFrameJSON(t, v)
 	if err != nil {
 		return err
 	}
+	if err := f.raw(b); err != nil || t != guestapi.FileHead {
+		return err // after an item more may come at once, and the last frame goes with the answer's end
+	}
+	return f.flush()
+}
+
+// raw sends whole frames.
+func (f frames) raw(b []byte) error {
 	if _, err := f.w.Write(b); err != nil {
 		return errLeft
 	}
-	if t == guestapi.FileItem {
-		return nil // more may come at once
-	}
-	return f.flush()
+	return nil
 }
 
 // data sends content that lies in buf behind frameSpace bytes.
 func (f frames) data(buf []byte) error {
 	guestapi.PutFileFrame(buf, guestapi.FileData)
-	if _, err := f.w.Write(buf); err != nil {
-		return errLeft
-	}
-	return nil
+	return f.raw(buf)
 }
 
 func (f frames) flush() error {
@@ -175,7 +177,8 @@ func (f frames) flush() error {
 // errLeft is a reader who has left: nobody to tell.
 var errLeft = errors.New("the reader left")
 
-// end ends an answer: with err as its outcome, or cleanly.
+// end ends an answer: with err as its outcome, or cleanly. Its frame is under way once the
+// handler returns.
 func (f frames) end(err error, end guestapi.FileEnd) {
 	if errors.Is(err, errLeft) {
 		return

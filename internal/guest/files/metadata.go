@@ -66,12 +66,25 @@ func writeMetadata(fd int, metadata map[string]string) error {
 // readMetadata is a file's metadata as far as it may be read, and no more than a file can
 // have been given: programs inside can set more.
 func readMetadata(name string) map[string]string {
-	size, err := unix.Llistxattr(name, nil)
+	return metadata(
+		func(b []byte) (int, error) { return unix.Llistxattr(name, b) },
+		func(attr string, b []byte) (int, error) { return unix.Lgetxattr(name, attr, b) })
+}
+
+// openMetadata is readMetadata of a file that is open for reading.
+func openMetadata(fd int) map[string]string {
+	return metadata(
+		func(b []byte) (int, error) { return unix.Flistxattr(fd, b) },
+		func(attr string, b []byte) (int, error) { return unix.Fgetxattr(fd, attr, b) })
+}
+
+func metadata(list func([]byte) (int, error), get func(string, []byte) (int, error)) map[string]string {
+	size, err := list(nil)
 	if err != nil || size <= 0 {
 		return nil
 	}
 	names := make([]byte, min(size+256, 64<<10)) // some may be added meanwhile
-	if size, err = unix.Llistxattr(name, names); err != nil {
+	if size, err = list(names); err != nil {
 		return nil
 	}
 	var out map[string]string
@@ -82,7 +95,7 @@ func readMetadata(name string) map[string]string {
 		if !ok || !printable(key) {
 			continue
 		}
-		n, err := unix.Lgetxattr(name, attr, buf[:])
+		n, err := get(attr, buf[:])
 		if err != nil || n < 0 || len(key)+n > room {
 			continue
 		}

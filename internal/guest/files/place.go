@@ -47,6 +47,12 @@ func (a *actor) absolute(name string) (string, error) {
 // unless flags forbid it, but none of the kernel's own (/proc/…/fd, cwd, root, exe): the
 // agent's threads may follow those of the agent where a process of the user may not.
 func open(dir int, name string, flags uint64, mode uint64) (*os.File, error) {
+	return asFile(name)(openFD(dir, name, flags, mode))
+}
+
+// openFD is open for callers who need no os.File, which asks the kernel what it has been
+// given, and may have a poller watch it.
+func openFD(dir int, name string, flags uint64, mode uint64) (int, error) {
 	resolve := uint64(unix.RESOLVE_NO_MAGICLINKS)
 	if flags&unix.O_NOFOLLOW != 0 {
 		// gVisor follows a link in spite of O_NOFOLLOW if O_DIRECTORY is there too.
@@ -55,39 +61,51 @@ func open(dir int, name string, flags uint64, mode uint64) (*os.File, error) {
 	return openat2(dir, name, unix.OpenHow{Flags: flags, Mode: mode, Resolve: resolve})
 }
 
-func openat2(dir int, name string, how unix.OpenHow) (*os.File, error) {
+func openat2(dir int, name string, how unix.OpenHow) (int, error) {
 	how.Flags |= unix.O_CLOEXEC
 	for {
 		fd, err := unix.Openat2(dir, name, &how)
-		if err == nil {
-			return os.NewFile(uintptr(fd), name), nil
-		}
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return fd, err
+		}
+	}
+}
+
+// asFile makes an os.File of what was opened under a name.
+func asFile(name string) func(fd int, err error) (*os.File, error) {
+	return func(fd int, err error) (*os.File, error) {
+		if err != nil {
 			return nil, err
 		}
+		return os.NewFile(uintptr(fd), name), nil
 	}
 }
 
 // open is open, without what lies about the agent itself.
 func (a *actor) open(dir int, name string, flags uint64, mode uint64) (*os.File, error) {
-	f, err := open(dir, name, flags, mode)
+	return asFile(name)(a.openFD(dir, name, flags, mode))
+}
+
+// openFD is openFD, without what lies about the agent itself.
+func (a *actor) openFD(dir int, name string, flags uint64, mode uint64) (int, error) {
+	fd, err := openFD(dir, name, flags, mode)
 	if err == nil && !a.root() {
-		if err = aboutAgent(f); err != nil {
-			f.Close()
-			return nil, err
+		if err = aboutAgent(fd); err != nil {
+			unix.Close(fd)
+			return -1, err
 		}
 	}
-	return f, err
+	return fd, err
 }
 
 // aboutAgent refuses what the kernel shows of the agent's process. A thread may look into
 // its own process's fd directory and memory map whatever its ids are.
-func aboutAgent(f *os.File) error {
+func aboutAgent(fd int) error {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Type != unix.PROC_SUPER_MAGIC {
+	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.PROC_SUPER_MAGIC {
 		return err
 	}
-	name, err := realPath(f)
+	name, err := pathOf(fd)
 	if err != nil {
 		return err
 	}
@@ -104,8 +122,10 @@ func aboutAgent(f *os.File) error {
 }
 
 // realPath is where an open file is, with no links left.
-func realPath(f *os.File) (string, error) {
-	return readlink(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())))
+func realPath(f *os.File) (string, error) { return pathOf(int(f.Fd())) }
+
+func pathOf(fd int) (string, error) {
+	return readlink(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd))
 }
 
 func readlink(dir int, name string) (string, error) {

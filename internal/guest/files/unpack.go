@@ -186,7 +186,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 
 // beneath opens what a name leads to, within the directory that is unpacked into.
 func (u *unpacker) beneath(name string, flags uint64) (*os.File, error) {
-	f, err := openat2(int(u.root.Fd()), name, unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS})
+	f, err := asFile(name)(openat2(int(u.root.Fd()), name, unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}))
 	switch {
 	case errors.Is(err, unix.EXDEV):
 		err = hutch.Wrap(hutch.CodeBadRequest, err, "the archive has a name that leads out of its directory by a link, %s", shown(name))
