@@ -19,6 +19,13 @@ const (
 	// A sandbox that takes more than hungryFrom CPUs stands back, until it takes fewer than
 	// sated. Between the two it stays what it is, so that it does not flap.
 	hungryFrom, sated = 0.25, 0.12
+	// One that stands back takes little also where others leave it no more. So only one that
+	// takes next to nothing, below crumb, is sated at once; any other has to take few CPUs for
+	// all of doubt, and if it was starved it shows its hunger again within two looks. Without
+	// it all of those that burn would take turns in not standing back, whenever somebody is
+	// let ahead of them.
+	crumb = 0.02
+	doubt = 5 * time.Second
 	// appetiteMemory is how far back what a sandbox took weighs in what it is said to take:
 	// shorter than a second, as those beside it suffer meanwhile, and longer than the start of a
 	// program, which is no sign of hunger.
@@ -35,9 +42,10 @@ type appetite struct {
 	cpu    time.Duration
 	rate   float64 // CPUs
 	hungry bool
-	asked  int  // calls into it that wait for an answer
-	told   bool // the runtime has been told
-	yields bool // what it was told last
+	little time.Time // since when it has been taking fewer than sated; zero: it does not
+	asked  int       // calls into it that wait for an answer
+	told   bool      // the runtime has been told
+	yields bool      // what it was told last
 }
 
 // note takes in that the sandbox had used so much CPU time by now. One that takes none for long
@@ -52,9 +60,12 @@ func (a *appetite) note(now time.Time, cpu time.Duration) {
 	a.rate = old*a.rate + (1-old)*float64(cpu-a.cpu)/float64(passed)
 	a.at, a.cpu = now, cpu
 	switch {
-	case a.rate > hungryFrom:
-		a.hungry = true
-	case a.rate < sated:
+	case a.rate >= sated:
+		a.hungry, a.little = a.hungry || a.rate > hungryFrom, time.Time{}
+	case a.little.IsZero():
+		a.little = now
+	}
+	if a.rate < crumb || !a.little.IsZero() && now.Sub(a.little) >= doubt {
 		a.hungry = false
 	}
 }

@@ -27,6 +27,10 @@ func TestAppetite(t *testing.T) {
 		"a burner that draws breath":           {[]meal{{2, time.Second}, {0, appetiteInterval}}, true},
 		"a burner that has ended":              {[]meal{{2, time.Second}, {0, 2 * time.Second}}, false},
 		"neither hungry nor sated, from above": {[]meal{{2, time.Second}, {0.2, 10 * time.Second}}, true},
+		"a burner that is starved":             {[]meal{{2, time.Second}, {0.05, 2 * time.Second}}, true},
+		"a burner that is starved, then fed":   {[]meal{{2, time.Second}, {0.05, doubt + time.Second}, {0.5, 2 * appetiteInterval}}, true},
+		"a burner that is starved, on and off": {[]meal{{2, time.Second}, {0.05, doubt * 2 / 3}, {0.2, time.Second}, {0.05, doubt * 2 / 3}}, true},
+		"a burner that takes little now":       {[]meal{{2, time.Second}, {0.05, doubt + time.Second}}, false},
 		"neither hungry nor sated, from below": {[]meal{{0, time.Second}, {0.2, 10 * time.Second}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
