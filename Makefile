@@ -7,7 +7,10 @@ SHELL       := /bin/bash
 
 VERSION        ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GVISOR_VERSION := $(shell go list -m -f '{{.Version}}' gvisor.dev/gvisor)
-LDFLAGS        := -s -w -X main.buildVersion=$(VERSION) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR_VERSION)
+# Go's collector wakes every process each minute, and so every sandbox that idles: internal/x/collect.
+QUIET          := -tags quietgc
+LDFLAGS        := -checklinkname=0 -s -w
+STAMP          := -X main.buildVersion=$(VERSION) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR_VERSION)
 GUEST_IMAGE    := internal/guestimage/bin/guest.erofs
 TOOLS          := bin/tools
 
@@ -26,12 +29,12 @@ help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 build: setup guest ## bin/hutch: the whole platform in one static binary
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/hutch ./cmd/hutch
+	CGO_ENABLED=0 go build -trimpath $(QUIET) -ldflags '$(LDFLAGS) $(STAMP)' -o bin/hutch ./cmd/hutch
 
 # The guest agent is an image of its own: uncompressed and not inlined, as the sandbox's
 # kernel wants it, and the same bytes for the same agent.
 guest: setup
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/guest/hutch-guest ./cmd/hutch-guest
+	CGO_ENABLED=0 go build -trimpath $(QUIET) -ldflags '$(LDFLAGS)' -o bin/guest/hutch-guest ./cmd/hutch-guest
 	tools/guest-image bin/guest $(GUEST_IMAGE)
 
 setup: ## what building and testing need from the distribution

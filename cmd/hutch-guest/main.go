@@ -17,6 +17,7 @@ import (
 	"hutch.dev/hutch/internal/guest"
 	"hutch.dev/hutch/internal/guest/machine"
 	"hutch.dev/hutch/internal/guestlink"
+	"hutch.dev/hutch/internal/x/collect"
 )
 
 // version is set by the linker.
@@ -31,6 +32,7 @@ const (
 
 func main() {
 	started := time.Now()
+	collect.Every(collect.Idle)
 	if err := run(started); err != nil {
 		fmt.Fprintln(os.Stderr, "hutch-guest:", err)
 		os.Exit(1)

@@ -24,6 +24,7 @@ import (
 
 	"hutch.dev/hutch/internal/runtime/gvisor"
 	"hutch.dev/hutch/internal/runtime/gvisor/gen"
+	"hutch.dev/hutch/internal/x/collect"
 )
 
 // The names gVisor gives its own processes when it executes itself.
@@ -61,13 +62,16 @@ func maybeRunsc() {
 	switch {
 	case os.Args[0] == argvSentry:
 		debug.SetGCPercent(sentryGC)
+		collect.Every(collect.Idle)
 		calmDown()
 		args, err := sizeSentry(os.Args)
 		if err != nil {
 			util.Fatalf("size sentry: %v", err)
 		}
 		os.Args = args
-	case os.Args[0] == argvGofer, os.Args[0] == argvSelf:
+	case os.Args[0] == argvGofer:
+		collect.Every(collect.Idle)
+	case os.Args[0] == argvSelf:
 	case len(os.Args) > 1 && os.Args[1] == gvisor.RunscCommand:
 		if err := gvisor.EnterSandbox(); err != nil {
 			fmt.Fprintln(os.Stderr, "hutch runsc:", err)
