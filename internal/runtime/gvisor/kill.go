@@ -95,6 +95,12 @@ func (s *sandbox) closeFiles() {
 			f.Close()
 		}
 	}
+	s.mu.Lock()
+	counter := s.counter
+	s.mu.Unlock()
+	if counter != nil {
+		counter.Close()
+	}
 }
 
 // removeFiles removes all files of id; that there are none is fine.

@@ -57,6 +57,9 @@ type sandbox struct {
 	rec    record
 	killed bool // Kill was called
 	gone   bool // Kill has removed everything
+	// counter is of the control group's CPU time, which is looked at every few seconds all its
+	// life; nil until the first look, and no more opened once it is gone.
+	counter *cgroup.Counter
 	last   runtime.Stats
 	highAt time.Time // when its memory was last seen near the limit
 	stages map[string]time.Duration
@@ -153,19 +156,29 @@ func statsOf(g *cgroup.Group) (runtime.Stats, error) {
 
 // CPU implements runtime.Counted.
 func (s *sandbox) CPU() (time.Duration, error) {
-	s.mu.Lock()
-	gone, last := s.gone, s.last
-	s.mu.Unlock()
-	if gone {
-		return last.CPU, nil
+	var cpu time.Duration
+	counter, err := s.openCounter()
+	if err == nil && counter != nil {
+		cpu, err = counter.CPU()
 	}
-	cpu, err := s.group.CPU()
-	if errors.Is(err, fs.ErrNotExist) { // Kill came first
+	if counter == nil && err == nil || errors.Is(err, fs.ErrNotExist) { // Kill came first
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.last.CPU, nil
 	}
 	return cpu, err
+}
+
+// openCounter returns the counter of the CPU time, nil once the sandbox is gone.
+func (s *sandbox) openCounter() (*cgroup.Counter, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone || s.counter != nil {
+		return s.counter, nil
+	}
+	var err error
+	s.counter, err = s.group.Counter()
+	return s.counter, err
 }
 
 // Turns implements runtime.Scheduled: the threads are those of the kernel, and those it runs

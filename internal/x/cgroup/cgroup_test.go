@@ -181,6 +181,26 @@ func TestV2Files(t *testing.T) {
 	if n, err := g.PidsRefused(); err != nil || n != 2 {
 		t.Errorf("refused: %d, %v; want 2", n, err)
 	}
+	c, err := g.Counter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, usec := range []string{"1500", "2700"} {
+		fill(t, dir, map[string]string{"cpu.stat": "usage_usec " + usec + "\nuser_usec 1\n"})
+		if cpu, err := c.CPU(); err != nil || fmt.Sprint(cpu.Microseconds()) != usec {
+			t.Errorf("counter: %v, %v; want %s µs", cpu, err, usec)
+		}
+	}
+	fill(t, dir, map[string]string{"cpu.stat": "\n"})
+	if cpu, err := c.CPU(); err == nil {
+		t.Errorf("counter of a file without a count: %v", cpu)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if cpu, err := c.CPU(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("counter that was closed: %v, %v", cpu, err)
+	}
 	if n, err := g.Unreclaimable(); err != nil || n != 4500 {
 		t.Errorf("unreclaimable: %d, %v; want 4500", n, err)
 	}
@@ -312,6 +332,15 @@ func TestLifeOfAGroup(t *testing.T) {
 	if ids, err := g.Threads(); err != nil || len(ids) < 3 {
 		t.Errorf("threads: %v, %v", ids, err)
 	}
+	c, err := g.Counter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	later, err := g.Usage()
+	if cpu, cerr := c.CPU(); err != nil || cerr != nil || cpu < later.CPU || later.CPU == 0 {
+		t.Errorf("counter: %v, %v; usage before: %v, %v", cpu, cerr, later.CPU, err)
+	}
 	if names, err := tree.List(); err != nil || !slices.Equal(names, []string{"g"}) {
 		t.Errorf("list: %v, %v", names, err)
 	}
@@ -331,6 +360,9 @@ func TestLifeOfAGroup(t *testing.T) {
 	}
 	if err := cmd.Wait(); err == nil {
 		t.Error("the member was not killed")
+	}
+	if cpu, err := c.CPU(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("counter of a group that is gone: %v, %v", cpu, err)
 	}
 	if names, err := tree.List(); err != nil || len(names) > 0 {
 		t.Errorf("list after removal: %v, %v", names, err)
