@@ -217,6 +217,7 @@ type Control struct {
 	telling   claims[hutch.SandboxID] // sandboxes of whose use the node is being told
 	watchers  *eventWatchers
 	tails     *quota.Quota[hutch.ProjectID]
+	roster    roster
 	meter     *meter
 	ledger    *ledger
 	budgets   projectBudgets

@@ -60,7 +60,12 @@ func (c *Control) Recovered() bool {
 	return c.ready == nil
 }
 
+// allAlive returns the living sandboxes, as the records have them. The list is shared.
 func (c *Control) allAlive(ctx context.Context) ([]hutch.Sandbox, error) {
+	return c.roster.get(c.store, func() ([]hutch.Sandbox, error) { return c.readAlive(ctx) })
+}
+
+func (c *Control) readAlive(ctx context.Context) ([]hutch.Sandbox, error) {
 	f := store.SandboxFilter{States: []hutch.State{hutch.StateNew, hutch.StateRunning, hutch.StatePaused}}
 	var all []hutch.Sandbox
 	for cursor := ""; ; {

@@ -40,6 +40,7 @@ func Lazy(ctx context.Context) bool { return ctx.Value(lazyKey{}) != nil }
 // Store is all of it.
 type Store interface {
 	Sandboxes
+	Changes
 	Execs
 	Templates
 	Builds
@@ -98,6 +99,14 @@ type Sandboxes interface {
 	// and events, and says how many. Events before t about sandboxes that have no
 	// record go with them.
 	PurgeSandboxes(ctx context.Context, t time.Time) (int, error)
+}
+
+// Changes says whether anything has changed, to who would read the same again.
+type Changes interface {
+	// SandboxChanges is a number that grows with each write of a sandbox's record, before the
+	// write is seen and again before it returns: what was read after the number was, and before it
+	// was found to be the same, is what a write that has returned left.
+	SandboxChanges() uint64
 }
 
 // ExecFilter chooses commands of a sandbox.

@@ -56,6 +56,7 @@ const insertSandbox = `INSERT INTO sandboxes (` + sandboxColumns + `)
 
 // CreateSandbox implements store.Sandboxes.
 func (s *Store) CreateSandbox(ctx context.Context, sb hutch.Sandbox, ev ...hutch.Event) error {
+	defer s.changing()()
 	row := s.seal.record(sb)
 	err := s.write.Do(ctx, func(t *tx) error {
 		var seq int64
@@ -82,6 +83,15 @@ func (t *tx) index(seq int64, metadata map[string]string, seal *sealer) error {
 		}
 	}
 	return nil
+}
+
+// SandboxChanges implements store.Changes.
+func (s *Store) SandboxChanges() uint64 { return s.changes.Load() }
+
+// changing counts a write of a sandbox's record before it is made, and, by done, after.
+func (s *Store) changing() (done func()) {
+	s.changes.Add(1)
+	return func() { s.changes.Add(1) }
 }
 
 // Sandbox implements store.Sandboxes.
@@ -206,7 +216,9 @@ func (s *Store) UpdateSandbox(ctx context.Context, id hutch.SandboxID, epoch hut
 		if store.Lazy(ctx) {
 			do = s.write.DoLazily
 		}
+		changed := s.changing()
 		err = do(ctx, func(t *tx) error { return t.replace(v, change{&was, &sb, s.seal}, ev) })
+		changed()
 		if errors.Is(err, errOvertaken) {
 			continue
 		}
@@ -273,7 +285,16 @@ const (
 
 // PurgeSandboxes implements store.Sandboxes.
 func (s *Store) PurgeSandboxes(ctx context.Context, t time.Time) (int, error) {
-	total, err := s.chunks(ctx, purgeChunk, func(x *tx) (int64, error) { return x.purge(t) })
+	total, err := s.chunks(ctx, purgeChunk, func(x *tx) (int64, error) {
+		n, err := x.purge(t)
+		if n > 0 { // most find nothing, each minute
+			s.changes.Add(1)
+		}
+		return n, err
+	})
+	if total > 0 {
+		s.changes.Add(1)
+	}
 	if err == nil {
 		_, err = s.chunks(ctx, orphanChunk, func(x *tx) (int64, error) { return x.purgeOrphans(t) })
 	}

@@ -38,15 +38,16 @@ const (
 
 // Store is the records in one SQLite file.
 type Store struct {
-	busy   time.Duration // busyTimeout, shorter in tests
-	write  *writer
-	wdb    *sql.DB  // holds the writer's one connection
-	read   *sql.DB  // connections that cannot write
-	stmts  sync.Map // *sql.Stmt of read, by query; see readRow
-	seal   *sealer
-	closed atomic.Bool
-	ended  chan struct{} // closed when the first Close is through
-	end    error         // what it returned; valid after ended
+	busy    time.Duration // busyTimeout, shorter in tests
+	write   *writer
+	wdb     *sql.DB  // holds the writer's one connection
+	read    *sql.DB  // connections that cannot write
+	stmts   sync.Map // *sql.Stmt of read, by query; see readRow
+	seal    *sealer
+	closed  atomic.Bool
+	changes atomic.Uint64 // see SandboxChanges
+	ended   chan struct{} // closed when the first Close is through
+	end     error         // what it returned; valid after ended
 }
 
 // Open opens the database at path, or makes it, and brings its schema up to date. ctx

@@ -35,6 +35,7 @@ var sandboxChecks = map[string]check{
 	"a purge takes old events of no sandbox":   purgeOrphans,
 	"a large purge takes all":                  largePurge,
 	"the id of a purged sandbox is free again": purgedIDIsFree,
+	"what changes sandboxes is counted":        changesAreCounted,
 }
 
 func sandboxRoundTrip(t *testing.T, s store.Store) {
@@ -407,4 +408,40 @@ func purgedIDIsFree(t *testing.T, s store.Store) {
 		t.Fatal(err)
 	}
 	create(t, s, sandbox("i1"))
+}
+
+func changesAreCounted(t *testing.T, s store.Store) {
+	last := s.SandboxChanges()
+	grows := func(what string, want bool) {
+		t.Helper()
+		now := s.SandboxChanges()
+		if now < last || (now > last) != want {
+			t.Errorf("%s: %d changes, before %d; want more: %t", what, now, last, want)
+		}
+		last = now
+	}
+	create(t, s, hutch.Sandbox{ID: "i1"})
+	grows("a create", true)
+	load(t, s, "i1")
+	if _, _, err := s.Sandboxes(t.Context(), store.SandboxFilter{}, store.Page{}); err != nil {
+		t.Fatal(err)
+	}
+	grows("reads", false)
+	var during uint64
+	if _, err := s.UpdateSandbox(t.Context(), "i1", 0, func(sb *hutch.Sandbox) error {
+		during, sb.State, sb.EndedAt = s.SandboxChanges(), hutch.StateDead, time.Unix(1, 0)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if s.SandboxChanges() < during+2 {
+		t.Errorf("an update is counted %d times, not before it is seen and after", s.SandboxChanges()-during)
+	}
+	grows("an update", true)
+	for _, n := range []int{1, 0} {
+		if got, err := s.PurgeSandboxes(t.Context(), time.Unix(2, 0)); err != nil || got != n {
+			t.Fatalf("PurgeSandboxes: %d, %v; want %d", got, err, n)
+		}
+		grows("a purge", n > 0)
+	}
 }
