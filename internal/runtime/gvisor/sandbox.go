@@ -60,9 +60,9 @@ type sandbox struct {
 	// counter is of the control group's CPU time, which is looked at every few seconds all its
 	// life; nil until the first look, and no more opened once it is gone.
 	counter *cgroup.Counter
-	last   runtime.Stats
-	highAt time.Time // when its memory was last seen near the limit
-	stages map[string]time.Duration
+	last    runtime.Stats
+	highAt  time.Time // when its memory was last seen near the limit
+	stages  map[string]time.Duration
 }
 
 var (

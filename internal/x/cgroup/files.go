@@ -182,7 +182,6 @@ func (g *Group) pids(p *Pids) error {
 	return nil
 }
 
-
 // PidsRefused is how many processes and threads the group's cap has refused.
 func (g *Group) PidsRefused() (int64, error) {
 	var p Pids
