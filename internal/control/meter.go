@@ -19,7 +19,7 @@ const (
 	// diskSeldom is the same for one that has hardly run since, diskQuiet of CPU time or less:
 	// its own kernel and agent, and the last question, take that much. Hundreds that do nothing
 	// are not to keep a machine busy with saying so.
-	diskSeldom = 10 * time.Minute
+	diskSeldom = time.Hour
 	diskQuiet  = 30 * time.Millisecond
 	// shortWindow is too short to say how much of a CPU was used: the kernel books its time
 	// in ticks of milliseconds.

@@ -30,6 +30,12 @@ const (
 	// a host so busy that it hardly runs. It bounds what callers wait for a guest that spins,
 	// which can't be told from one that is kept from its work.
 	mercy = 4
+	// A guest that nobody waits for is as it was when it answered last if its sandbox has had less
+	// CPU time since than asItWas, which is what an answer takes until the clocks of its kernel
+	// stand still again: nothing has run there that could have broken it. It is not woken to be asked
+	// for that long but each askedAnyway times Config.Idle, for what stops a sandbox from outside.
+	asItWas     = 3 * time.Millisecond
+	askedAnyway = 12
 )
 
 // never is the time of what has not happened.
@@ -44,6 +50,8 @@ type pulse struct {
 	silent  bool // no answer for Config.Answer
 	told    bool // the last thing Reports was told of silent
 	telling bool
+	rested  time.Duration // the sandbox's CPU time when it answered the last question, at resting
+	resting time.Duration // 0 = it was not asked yet
 
 	spared   time.Duration // in all: what was not the guest's time to answer
 	weighing bool          // it is being found out how much more of it there is
@@ -255,20 +263,51 @@ func (b *box) questionable(now time.Duration, cfg Config) bool {
 	return now-heard >= quiet
 }
 
-// probe asks the guest for a sign of life, which ask notes.
+// probe asks the guest for a sign of life, which ask notes, unless it is known to be as it was.
 func (n *Node) probe(b *box) {
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.pulse.probing = false
+	}()
+	if b.isAsItWas(b.cpu(), n.cfg) {
+		return
+	}
 	b.mu.Lock()
 	run := b.run
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(run, probeLimit)
 	defer cancel()
-	_ = b.ask(ctx, func(ctx context.Context) error { // what failed is asked again
+	err := b.ask(ctx, func(ctx context.Context) error {
 		_, err := b.guest.Health(ctx)
 		return err
 	})
+	if err != nil { // it is asked again
+		return
+	}
+	cpu := b.cpu()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pulse.probing = false
+	b.pulse.rested, b.pulse.resting = cpu, time.Duration(b.clock.Load())
+}
+
+// isAsItWas reports whether a guest that was to be asked, whose sandbox has used so much CPU time
+// by now, need not be, and notes that it lives.
+func (b *box) isAsItWas(cpu time.Duration, cfg Config) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := &b.pulse
+	now := time.Duration(b.clock.Load())
+	switch {
+	case len(b.watched) > 0 || len(p.waiting) > 0 || p.silent:
+		return false
+	case p.resting == 0 || now-p.resting >= askedAnyway*cfg.Idle:
+		return false
+	case cpu == unknown || p.rested == unknown || cpu-p.rested >= asItWas:
+		return false
+	}
+	b.hear()
+	return true
 }
 
 // beginTelling reports whether Reports has to be told something that nobody is telling.

@@ -105,6 +105,47 @@ func TestHowOftenAGuestIsAsked(t *testing.T) {
 	}
 }
 
+// A guest in whose sandbox nothing has run since it answered is not woken to say that it is there;
+// one in which something has is, and each is now and then, since what stops it may come from outside.
+func TestGuestThatIsAsItWasIsLeftAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		burnt time.Duration // meanwhile
+		asked time.Duration // since the first question
+	}{
+		"nothing ran":    {0, askedAnyway * 5 * time.Minute},
+		"its clocks did": {asItWas - time.Millisecond, askedAnyway * 5 * time.Minute},
+		"something ran":  {asItWas, 10 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			rec := b.start()
+			b.pass(rec, 6*time.Minute)
+			bx := b.find(rec.ID)
+			bx.mu.Lock()
+			first := bx.pulse.resting
+			bx.mu.Unlock()
+			if first < 4*time.Minute || first > 6*time.Minute {
+				t.Fatalf("asked after %v", first)
+			}
+			b.pass(rec, 5*time.Minute) // as it was
+			b.fallSilent(rec, (*fake.Guest).Silence, true)
+			b.host.Guest(rec.ID).Burn(c.burnt)
+			open := func() bool {
+				bx.mu.Lock()
+				defer bx.mu.Unlock()
+				return bx.pulse.silent
+			}
+			for !open() && time.Duration(b.clock.Load())-first < 2*time.Hour {
+				b.pass(rec, 10*time.Second)
+			}
+			if got := time.Duration(b.clock.Load()) - first; got < c.asked || got > c.asked+30*time.Second {
+				t.Errorf("it is found to be silent after %v, asked after %v", got, c.asked)
+			}
+			b.tells(1)
+		})
+	}
+}
+
 // However a guest falls silent, whoever asks it for something hears within five seconds, it is
 // told once, and once more when it answers again.
 func TestGuestFallsSilent(t *testing.T) {

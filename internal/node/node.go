@@ -112,8 +112,8 @@ type Config struct {
 	// host kept the sandbox from its work is not counted, so that on a busy host it may take up
 	// to four times as long.
 	Answer time.Duration
-	// Idle is how often a guest is asked that nobody waits for, and that runs no command.
-	// 0 = 5 min.
+	// Idle is how often a guest is asked that nobody waits for, and that runs no command; one in
+	// whose sandbox nothing has run since it answered, twelve times as seldom. 0 = 5 min.
 	Idle time.Duration
 	// EndSilent is after how long without an answer, counted in the same way, a sandbox is
 	// ended. 0 = it is kept.

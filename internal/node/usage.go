@@ -35,7 +35,7 @@ func (n *Node) Usage(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) (hu
 // files, and CPU time one, which counts where hundreds of sandboxes do nothing.
 const (
 	still    = time.Millisecond
-	stillFor = 30 * time.Second
+	stillFor = 5 * time.Minute
 )
 
 // measured is what a sandbox's host said of it last.
