@@ -62,8 +62,9 @@ func newBenchDensity() *cobra.Command {
 		Use:   "density",
 		Short: "Measure many sandboxes that stand and do nothing",
 		Long: "Makes sandboxes and leaves them alone, on each disk tier, and says what one of them has of\n" +
-			"the machine's memory, how much CPU all of them take over a minute, whether every one answers,\n" +
-			"and how long a create takes beside them. It starts a server of its own, below the directory\n" +
+			"the machine's memory, how much CPU all of them take over two minutes once they have come to rest,\n" +
+			"what the machine is busy with then and without them, whether every one answers, and how long a\n" +
+			"create takes beside them. It starts a server of its own, below the directory\n" +
 			"for temporary files, and leaves nothing of it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -80,7 +81,7 @@ func newBenchDensity() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&tier, "tier", "", "one disk tier, disk or memory (default: both, one after the other)")
 	f.IntVar(&cfg.settings.Probes, "probes", 30, "creates without the sandboxes, and beside them")
-	f.DurationVar(&cfg.settings.Window, "over", time.Minute, "how long the CPU is looked at")
+	f.DurationVar(&cfg.settings.Window, "over", 2*time.Minute, "how long the CPU is looked at, without the sandboxes and with them")
 	return c
 }
 

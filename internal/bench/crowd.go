@@ -137,59 +137,6 @@ func (w *crowd) memory(h *Host, p page) {
 	}
 }
 
-// cpu books the CPU that each sandbox of the crowd takes over a time, all of them together,
-// and the server's processes beside them.
-func (w *crowd) cpu(ctx context.Context, h *Host, p page, over time.Duration) error {
-	type point struct {
-		at   time.Time
-		used time.Duration
-	}
-	read := func() (map[string]point, error) {
-		out := map[string]point{}
-		for _, id := range w.ids {
-			used, err := h.boxCPU(id)
-			if err != nil {
-				return nil, fmt.Errorf("CPU of %s: %w", id, err)
-			}
-			out[string(id)] = point{time.Now(), used}
-		}
-		for name, pid := range h.PIDs {
-			used, err := cpuOf(pid)
-			if err != nil {
-				return nil, fmt.Errorf("CPU of the %s: %w", name, err)
-			}
-			out[name] = point{time.Now(), used}
-		}
-		return out, nil
-	}
-	before, err := read()
-	if err != nil {
-		return err
-	}
-	if err := pause(ctx, over); err != nil {
-		return err
-	}
-	after, err := read()
-	if err != nil {
-		return err
-	}
-	share := func(name string) int64 {
-		a, b := before[name], after[name]
-		return int64(float64(b.used-a.used) / float64(b.at.Sub(a.at)) * 1e6)
-	}
-	var all int64
-	for _, id := range w.ids {
-		one := share(string(id))
-		p.add(MetricCPU, CPUShare, one)
-		all += one
-	}
-	p.add(MetricCPUAll, CPUShare, all)
-	for _, name := range h.processes() {
-		p.add(MetricCPUOf+name, CPUShare, share(name))
-	}
-	return nil
-}
-
 // pause waits; ctx ends it.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

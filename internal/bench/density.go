@@ -4,35 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"hutch.dev/hutch"
 )
 
 // What is measured of sandboxes that stand, besides times.
 const (
-	MetricAnswer    = "answer"     // asking for a command, in each of many sandboxes, to its result
-	MetricPSS       = "pss"        // memory of a sandbox's processes, shared pages by share
-	MetricOwn       = "own"        // the part of it that is the sandbox's alone
-	MetricShared    = "shared"     // its share of pages of files: the binary and the images
-	MetricRSS       = "rss"        // the same with shared pages counted in full
-	MetricCharge    = "charge"     // what its control group is charged with
-	MetricProcesses = "processes"  // on the host, of a sandbox
-	MetricCPU       = "cpu"        // of a sandbox
-	MetricCPUAll    = "cpu_all"    // of all sandboxes together
-	MetricCPUOf     = "cpu_of."    // of a process of the server
-	MetricPSSOf     = "pss_of."    // of a process of the server
-	MetricAvailable = "available"  // memory that the machine has left, less than before, by sandbox
-	MetricDisk      = "disk"       // that a sandbox has taken
-	MetricRecords   = "records"    // that the records of all sandboxes have taken
-	MetricImage     = "image"      // root image, which all share
-	MetricFreeLess  = "free_less"  // by how much the file system's free space has shrunk, by sandbox
-	MetricHeap      = "heap"       // of the server, after a collection
-	MetricRoutines  = "goroutines" // of the server
-	MetricFiles     = "files."     // descriptors that a process of the server has open
-	MetricLeft      = "left"       // what is on the host of sandboxes that were ended
-	MetricLeaks     = "leaks"      // lines of `hutch leaks`
-	MetricRate      = "rate"       // creates, with their kills
+	MetricAnswer     = "answer"      // asking for a command, in each of many sandboxes, to its result
+	MetricPSS        = "pss"         // memory of a sandbox's processes, shared pages by share
+	MetricOwn        = "own"         // the part of it that is the sandbox's alone
+	MetricShared     = "shared"      // its share of pages of files: the binary and the images
+	MetricRSS        = "rss"         // the same with shared pages counted in full
+	MetricCharge     = "charge"      // what its control group is charged with
+	MetricProcesses  = "processes"   // on the host, of a sandbox
+	MetricCPU        = "cpu"         // of a sandbox
+	MetricCPUAll     = "cpu_all"     // of all sandboxes together
+	MetricCPUSlice   = "cpu_slice"   // the same, by slices of the time that was looked at
+	MetricCPUOf      = "cpu_of."     // of a process of the server
+	MetricCPUMachine = "cpu_machine" // of all there is on the machine, by the same slices
+	MetricRest       = "rest"        // from the making of the last one until they had come to rest
+	MetricPSSOf      = "pss_of."     // of a process of the server
+	MetricAvailable  = "available"   // memory that the machine has left, less than before, by sandbox
+	MetricDisk       = "disk"        // that a sandbox has taken
+	MetricRecords    = "records"     // that the records of all sandboxes have taken
+	MetricImage      = "image"       // root image, which all share
+	MetricFreeLess   = "free_less"   // by how much the file system's free space has shrunk, by sandbox
+	MetricHeap       = "heap"        // of the server, after a collection
+	MetricRoutines   = "goroutines"  // of the server
+	MetricFiles      = "files."      // descriptors that a process of the server has open
+	MetricLeft       = "left"        // what is on the host of sandboxes that were ended
+	MetricLeaks      = "leaks"       // lines of `hutch leaks`
+	MetricRate       = "rate"        // creates, with their kills
 )
 
 // What we hold ourselves to with many sandboxes that idle. The limits of memory are those
@@ -56,17 +58,11 @@ const (
 	phaseEnd  = "ending"
 )
 
-// settleFor is how long a crowd is left alone, at most, before its idleness is measured:
-// what the making of the last ones left to do is done then.
-const settleFor = 10 * time.Second
-
-// settle is how long that is: no longer than what is measured.
-func (s Settings) settle() time.Duration { return min(settleFor, s.Window) }
-
 func tierPhase(tier hutch.DiskTier, phase string) string { return string(tier) + " tier, " + phase }
 
 // Density measures s.N sandboxes that stand and do nothing, on each of s.Tiers: what one
-// has of the machine's memory, how much CPU they take over s.Window, whether each answers,
+// has of the machine's memory, how much CPU they take over s.Window, which is looked at without
+// any before, whether each answers,
 // and how long a create takes beside them, against one with none. When it is ended early
 // the report is of what there is until then, and the error says why.
 func Density(ctx context.Context, s Settings, srv Server, progress func(done int)) (*Report, error) {
@@ -118,6 +114,13 @@ func (d *density) measure(ctx context.Context) (err error) {
 	if err := d.probe(ctx, none); err != nil {
 		return err
 	}
+	w := gather(d.s, d.srv.API)
+	if err := pause(ctx, min(calmLook, d.s.Window)); err != nil { // what the probes left to do
+		return err
+	}
+	if err := w.idleness(ctx, d.srv.Host, none, d.s.Window); err != nil {
+		return err
+	}
 	if err := d.serverMemory(none); err != nil {
 		return err
 	}
@@ -125,15 +128,14 @@ func (d *density) measure(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	w := gather(d.s, d.srv.API)
 	defer func() { err = errors.Join(err, w.end(ctx, d.page(phaseEnd))) }()
 	if err := w.fill(ctx, d.s.N, d.page(phaseFill), d.made); err != nil {
 		return err
 	}
-	if err := pause(ctx, d.s.settle()); err != nil {
+	if err := w.rest(ctx, d.srv.Host, idle); err != nil {
 		return err
 	}
-	if err := w.cpu(ctx, d.srv.Host, idle, d.s.Window); err != nil {
+	if err := w.idleness(ctx, d.srv.Host, idle, d.s.Window); err != nil {
 		return err
 	}
 	after, err := available()
@@ -203,6 +205,7 @@ func densityClaims(s Settings, fs figures) []Claim {
 		if d, ok := fs.of(idle, MetricCPUAll, SubjectHutch); ok {
 			out = append(out, atMost(fmt.Sprintf("%s tier: CPU of all of them", tier), float64(d.Max)/1e4, 100*IdleCPULimit, "% of one"))
 		}
+		out = append(out, busyClaim(tier, fs)...)
 		a, ok := fs.of(none, MetricCreate, SubjectHutch)
 		b, ok2 := fs.of(idle, MetricCreate, SubjectHutch)
 		if ok && ok2 {
@@ -213,4 +216,17 @@ func densityClaims(s Settings, fs figures) []Claim {
 		}
 	}
 	return out
+}
+
+// busyClaim is that nobody who looks at the machine could tell whether they are there: what it is
+// busy with while they idle, less than which it is without them half of the time, is within what
+// it is busy with at one time or another without them.
+func busyClaim(tier hutch.DiskTier, fs figures) []Claim {
+	none, ok := fs.of(tierPhase(tier, phaseNone), MetricCPUMachine, SubjectHutch)
+	idle, ok2 := fs.of(tierPhase(tier, phaseIdle), MetricCPUMachine, SubjectHutch)
+	if !ok || !ok2 {
+		return nil
+	}
+	what := fmt.Sprintf("%s tier: CPU of all the machine with them, median less that with none; the limit is the spread with none", tier)
+	return []Claim{atMost(what, float64(idle.P50-none.P50)/1e4, round3(float64(none.Max-none.Min)/1e4), "% of one")}
 }

@@ -61,28 +61,31 @@ var titles = map[string]string{
 	MetricAnew:  "loads begun anew, over memory, in a round",
 	MetricTaken: "sandboxes that ended over their load, in a round",
 
-	MetricAnswer:    "`/bin/echo` in each, to its result",
-	MetricPSS:       "memory of a sandbox, PSS",
-	MetricOwn:       "of it, the sandbox's alone",
-	MetricShared:    "of it, its share of the binary and the images",
-	MetricRSS:       "memory of a sandbox, RSS",
-	MetricCharge:    "charge of its control group",
-	MetricProcesses: "processes of a sandbox, on the host",
-	MetricCPU:       "a sandbox",
-	MetricCPUAll:    "all sandboxes together",
-	MetricCPUOf:     "the server's process: ",
-	MetricPSSOf:     "PSS of the server's process: ",
-	MetricAvailable: "less available on the machine, by sandbox",
-	MetricDisk:      "disk of a sandbox",
-	MetricRecords:   "growth of the records, by sandbox",
-	MetricImage:     "root image",
-	MetricFreeLess:  "less free on the file system, by sandbox",
-	MetricHeap:      "heap of the server, collected",
-	MetricRoutines:  "goroutines of the server",
-	MetricFiles:     "open descriptors: ",
-	MetricLeft:      "control groups and directories of sandboxes",
-	MetricLeaks:     "what `hutch leaks` prints",
-	MetricRate:      "sandboxes made and ended",
+	MetricAnswer:     "`/bin/echo` in each, to its result",
+	MetricPSS:        "memory of a sandbox, PSS",
+	MetricOwn:        "of it, the sandbox's alone",
+	MetricShared:     "of it, its share of the binary and the images",
+	MetricRSS:        "memory of a sandbox, RSS",
+	MetricCharge:     "charge of its control group",
+	MetricProcesses:  "processes of a sandbox, on the host",
+	MetricCPU:        "a sandbox",
+	MetricCPUAll:     "all sandboxes together",
+	MetricCPUSlice:   "all sandboxes together, by slices of 10 s",
+	MetricCPUMachine: "all of the machine, by slices of 10 s",
+	MetricRest:       "left alone, until they rested",
+	MetricCPUOf:      "the server's process: ",
+	MetricPSSOf:      "PSS of the server's process: ",
+	MetricAvailable:  "less available on the machine, by sandbox",
+	MetricDisk:       "disk of a sandbox",
+	MetricRecords:    "growth of the records, by sandbox",
+	MetricImage:      "root image",
+	MetricFreeLess:   "less free on the file system, by sandbox",
+	MetricHeap:       "heap of the server, collected",
+	MetricRoutines:   "goroutines of the server",
+	MetricFiles:      "open descriptors: ",
+	MetricLeft:       "control groups and directories of sandboxes",
+	MetricLeaks:      "what `hutch leaks` prints",
+	MetricRate:       "sandboxes made and ended",
 }
 
 // titleOf is the title of a metric whose name may end in what it is measured of.
@@ -310,7 +313,7 @@ func (s Settings) describe(kind string) string {
 	case "terminals":
 		text = fmt.Sprintf("%d terminals of each subject, all typed into at once, each every %s or so; %d keys in each, after %d that are not counted", s.Terminals, s.keyEvery(), s.N, s.Warmup)
 	case "density":
-		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once, then left alone for %s; CPU over %s; %d creates without and %d beside them, one after the other", s.N, fillAtOnce, s.settle(), s.Window, s.Probes, s.Probes)
+		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once, then left alone until all of them together took less than %g %% of a CPU in %d looks in a row, one each %s, at most %s; CPU over %s, with none alive and then with all; %d creates without and %d beside them, one after the other", s.N, fillAtOnce, 100*IdleCPULimit, calmLooks, calmLook, calmMost, s.Window, s.Probes, s.Probes)
 	case "disk":
 		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once; in each a file of %d random bytes", s.N, fillAtOnce, s.Bytes)
 	case "creates":
