@@ -29,6 +29,8 @@ func (s *shifting) Sandboxes(context.Context, store.SandboxFilter, store.Page) (
 	return []hutch.Sandbox{{ID: "a", Image: "living"}}, "", nil
 }
 
+func (s *shifting) SandboxChanges() uint64 { return 0 }
+
 // sieve notes what is to be kept.
 type sieve map[string]bool
 
