@@ -10,6 +10,7 @@ import (
 type Tracer interface {
 	// Traces names everything of this Runtime that is on the host, known to this process or
 	// not: all that List looks at, and what it has beside its sandboxes. Deep looks through the
-	// open files of every process as well, which takes a second where there are many.
+	// open files of every process as well, and says of processes since when they are there, which
+	// takes a second where there are many.
 	Traces(ctx context.Context, deep bool) ([]hutch.Trace, error)
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +20,9 @@ import (
 
 // hostProc is a process of some sandbox, found by its arguments.
 type hostProc struct {
-	pid int
-	id  hutch.SandboxID
+	pid  int
+	id   hutch.SandboxID
+	role string // see role
 }
 
 // scan finds the processes of this runtime's sandboxes by their arguments: each
@@ -36,8 +38,8 @@ func (r *Runtime) scan() ([]hostProc, error) {
 		if err != nil {
 			continue
 		}
-		if id, ok := r.sandboxOf(pid); ok {
-			found = append(found, hostProc{pid: pid, id: id})
+		if id, name, ok := r.argsOf(pid); ok {
+			found = append(found, hostProc{pid, id, role(name)})
 		}
 	}
 	return found, nil
@@ -45,21 +47,25 @@ func (r *Runtime) scan() ([]hostProc, error) {
 
 // sandboxOf returns the sandbox that pid is a process of, if it is one of ours.
 func (r *Runtime) sandboxOf(pid int) (hutch.SandboxID, bool) {
+	id, _, ok := r.argsOf(pid)
+	return id, ok
+}
+
+// argsOf does the same, and returns the process's first argument, which is a name.
+func (r *Runtime) argsOf(pid int) (id hutch.SandboxID, name string, ok bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil || len(b) == 0 {
-		return "", false
+		return "", "", false
 	}
 	args := strings.Split(string(bytes.TrimRight(b, "\x00")), "\x00")
 	isRunsc := args[0] == "runsc-sandbox" || args[0] == "runsc-gofer" || len(args) > 1 && args[1] == RunscCommand
 	if !isRunsc {
-		return "", false
+		return "", "", false
 	}
-	for _, a := range args {
-		if a == "--root="+r.rootDir() {
-			return hutch.SandboxID(args[len(args)-1]), true
-		}
+	if !slices.Contains(args, "--root="+r.rootDir()) {
+		return "", "", false
 	}
-	return "", false
+	return hutch.SandboxID(args[len(args)-1]), args[0], true
 }
 
 // openProc opens pid as a process of the sandbox id, and returns its start time too.

@@ -33,7 +33,7 @@ func (r *Runtime) Traces(_ context.Context, deep bool) ([]hutch.Trace, error) {
 		find func() ([]hutch.Trace, error)
 		deep bool
 	}{
-		{"processes", r.traceProcs, false},
+		{"processes", func() ([]hutch.Trace, error) { return r.traceProcs(deep) }, false},
 		{"ended processes", traceDefunct, false},
 		{"control groups", r.traceGroups, false},
 		{"state directories", r.traceBoxes, false},
@@ -53,7 +53,9 @@ func (r *Runtime) Traces(_ context.Context, deep bool) ([]hutch.Trace, error) {
 	return all, nil
 }
 
-func (r *Runtime) traceProcs() ([]hutch.Trace, error) {
+// traceProcs names the processes, with aged since when they are there: that takes longer than to
+// find them, and only who reads of them wants to know.
+func (r *Runtime) traceProcs(aged bool) ([]hutch.Trace, error) {
 	procs, err := r.scan()
 	if err != nil {
 		return nil, err
@@ -65,9 +67,11 @@ func (r *Runtime) traceProcs() ([]hutch.Trace, error) {
 	booted := time.Now().Add(-time.Duration(info.Uptime) * time.Second)
 	out := make([]hutch.Trace, 0, len(procs))
 	for _, p := range procs {
-		t := hutch.Trace{Kind: hutch.TraceProcess, Name: fmt.Sprintf("%d (%s)", p.pid, role(p.pid)), Sandbox: p.id}
-		if start, err := startTime(p.pid); err == nil {
-			t.Since = booted.Add(time.Duration(start) * (time.Second / ticks))
+		t := hutch.Trace{Kind: hutch.TraceProcess, Name: fmt.Sprintf("%d (%s)", p.pid, p.role), Sandbox: p.id}
+		if aged {
+			if start, err := startTime(p.pid); err == nil {
+				t.Since = booted.Add(time.Duration(start) * (time.Second / ticks))
+			}
 		}
 		out = append(out, t)
 	}
@@ -78,33 +82,54 @@ func (r *Runtime) traceProcs() ([]hutch.Trace, error) {
 // Whose they were cannot be told any more. Each is there for a moment; one that stays is a
 // fault of ours, which would use up the host's process numbers in the end.
 func traceDefunct() ([]hutch.Trace, error) {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	pids, err := children()
 	if err != nil {
 		return nil, err
 	}
 	var out []hutch.Trace
 	self := strconv.Itoa(os.Getpid())
-	for _, path := range stats {
-		b, err := os.ReadFile(path)
+	for _, pid := range pids {
+		b, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 		if err != nil {
 			continue // gone meanwhile
 		}
 		// proc(5): the name is in brackets and may hold anything; state and parent follow.
 		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 		if len(f) > 1 && f[0] == "Z" && f[1] == self {
-			out = append(out, hutch.Trace{Kind: hutch.TraceProcess, Name: filepath.Base(filepath.Dir(path)) + " (defunct)"})
+			out = append(out, hutch.Trace{Kind: hutch.TraceProcess, Name: pid + " (defunct)"})
 		}
 	}
 	return out, nil
 }
 
-// role says what a process of a sandbox is for, which its first argument tells.
-func role(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+// children lists the processes that may be children of this one: those that the kernel lists as
+// such, or, where it keeps no such list, all there are.
+func children() ([]string, error) {
+	lists, err := filepath.Glob("/proc/self/task/[0-9]*/children")
 	if err != nil {
-		return "ended"
+		return nil, err
 	}
-	switch name, _, _ := strings.Cut(string(b), "\x00"); name {
+	var pids []string
+	for _, list := range lists {
+		b, err := os.ReadFile(list)
+		if err != nil {
+			continue // of a thread that has ended: another has its children now, and the next look finds them
+		}
+		pids = append(pids, strings.Fields(string(b))...)
+	}
+	if len(lists) > 0 {
+		return pids, nil
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pids = append(pids, filepath.Base(dir))
+	}
+	return pids, err
+}
+
+// role says what a process of a sandbox is for, which its first argument tells.
+func role(name string) string {
+	switch name {
 	case "runsc-sandbox":
 		return "sentry"
 	case "runsc-gofer":

@@ -82,6 +82,9 @@ func TestTraces(t *testing.T) {
 			if old := time.Since(tr.Since); !tr.Since.IsZero() && (old < -time.Minute || old > time.Hour) {
 				t.Errorf("%+v is %s old", tr, old)
 			}
+			if tr.Kind == hutch.TraceProcess && tr.Since.IsZero() == deep {
+				t.Errorf("looking deep %t: %+v", deep, tr)
+			}
 			kinds[tr.Sandbox] = append(kinds[tr.Sandbox], string(tr.Kind))
 		}
 		out := map[hutch.SandboxID]string{}
