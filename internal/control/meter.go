@@ -135,13 +135,8 @@ func (m *meter) toAsk(id hutch.SandboxID, now time.Time) bool {
 	if r.disk.Total > 0 && r.cpu-r.asked < diskQuiet && now.Sub(r.askedAt) < diskSeldom {
 		return false
 	}
-	select {
-	case m.asking <- struct{}{}:
-		r.askedAt, r.asked = now, r.cpu
-		return true
-	default:
-		return false
-	}
+	r.askedAt, r.asked = now, r.cpu
+	return true
 }
 
 // told notes what a sandbox answered.
@@ -194,8 +189,12 @@ func (c *Control) listLiving(ctx context.Context, now time.Time) {
 		}
 		if sb.State == hutch.StateRunning && sb.Transition == "" && c.meter.toAsk(sb.ID, time.Now()) {
 			c.wg.Go(func() {
-				defer func() { <-c.meter.asking }()
-				c.askDisk(ctx, sb)
+				select {
+				case c.meter.asking <- struct{}{}:
+					defer func() { <-c.meter.asking }()
+					c.askDisk(ctx, sb)
+				case <-ctx.Done():
+				}
 			})
 		}
 	}

@@ -16,6 +16,9 @@ import (
 const (
 	// appetiteInterval is how often sandboxes are looked at that may be hungry.
 	appetiteInterval = 100 * time.Millisecond
+	// calmLooks is how many of those looks are made at once while nobody may be hungry: a machine
+	// on which nothing happens is woken as seldom.
+	calmLooks = 5
 	// A sandbox that takes more than hungryFrom CPUs stands back, until it takes fewer than
 	// sated. Between the two it stays what it is, so that it does not flap.
 	hungryFrom, sated = 0.25, 0.12
@@ -126,20 +129,30 @@ func (b *box) mayBeHungry() bool {
 
 // weighSandboxes looks at the sandboxes until ctx ends.
 func (n *Node) weighSandboxes(ctx context.Context) {
-	t := time.NewTicker(appetiteInterval)
+	t := time.NewTimer(appetiteInterval)
 	defer t.Stop()
-	for round := 0; ; round++ {
+	for round, looks := 0, 1; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			n.tasteAll(now, round)
+			busy := false
+			for i := range looks {
+				busy = n.tasteAll(now, round+i) || busy
+			}
+			next := 1
+			if !busy {
+				next = calmLooks
+			}
+			t.Reset(time.Duration(next) * appetiteInterval)
+			round, looks = round+looks, next
 		}
 	}
 }
 
-// tasteAll looks at those that may be hungry, and at some of the others.
-func (n *Node) tasteAll(now time.Time, round int) {
+// tasteAll looks at those that may be hungry, and at some of the others. It reports whether any
+// may be.
+func (n *Node) tasteAll(now time.Time, round int) (busy bool) {
 	n.mu.Lock()
 	all := make([]*box, 0, len(n.boxes))
 	for _, b := range n.boxes {
@@ -147,10 +160,13 @@ func (n *Node) tasteAll(now time.Time, round int) {
 	}
 	n.mu.Unlock()
 	for _, b := range all {
-		if b.turn%roundOf == round%roundOf || b.mayBeHungry() {
+		may := b.mayBeHungry()
+		busy = busy || may
+		if may || b.turn%roundOf == round%roundOf {
 			if err := b.taste(now); err != nil {
 				n.log.Warn("a sandbox's weight can't be set; it keeps the one it has", "op", "weigh", "sandbox", b.id, "error", err)
 			}
 		}
 	}
+	return busy
 }

@@ -158,6 +158,21 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// A machine on which nothing is known to run is woken seldom.
+func TestLooksSayWhetherAnyMayBeHungry(t *testing.T) {
+	b := newBench(t)
+	rec := b.start()
+	for _, want := range []bool{true, false, false} { // everything is new once
+		if got := b.tasteAll(time.Now(), 0); got != want {
+			t.Errorf("with nothing that runs: %t, want %t", got, want)
+		}
+	}
+	b.exec(rec, hutch.ExecSpec{Cmd: "hang"})
+	if !b.tasteAll(time.Now(), b.find(rec.ID).turn+1) {
+		t.Error("a command runs, and is not told of")
+	}
+}
+
 // A sandbox that stood back when its server died does not for ever.
 func TestAdoptedSandboxIsWeighedAnew(t *testing.T) {
 	b := newBench(t)

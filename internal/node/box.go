@@ -180,6 +180,7 @@ func (b *box) ask(ctx context.Context, f func(context.Context) error) error {
 	}
 	if err == nil || errors.Is(err, hutch.ErrNotFound) {
 		b.hear()
+		b.noteAnswer(b.cpu())
 	}
 	return err
 }

@@ -50,8 +50,8 @@ type pulse struct {
 	silent  bool // no answer for Config.Answer
 	told    bool // the last thing Reports was told of silent
 	telling bool
-	rested  time.Duration // the sandbox's CPU time when it answered the last question, at resting
-	resting time.Duration // 0 = it was not asked yet
+	rested  time.Duration // the sandbox's CPU time when it answered the last call, at resting
+	resting time.Duration // 0 = it has answered none
 
 	spared   time.Duration // in all: what was not the guest's time to answer
 	weighing bool          // it is being found out how much more of it there is
@@ -278,14 +278,14 @@ func (n *Node) probe(b *box) {
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(run, probeLimit)
 	defer cancel()
-	err := b.ask(ctx, func(ctx context.Context) error {
+	_ = b.ask(ctx, func(ctx context.Context) error { // what failed is asked again
 		_, err := b.guest.Health(ctx)
 		return err
 	})
-	if err != nil { // it is asked again
-		return
-	}
-	cpu := b.cpu()
+}
+
+// noteAnswer notes that the guest has answered a call, and what CPU time its sandbox had used then.
+func (b *box) noteAnswer(cpu time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pulse.rested, b.pulse.resting = cpu, time.Duration(b.clock.Load())

@@ -72,6 +72,7 @@ type Runtime struct {
 	log      *slog.Logger
 	creating chan struct{} // one element for each create under way
 	tree     func() (*cgroup.Tree, error)
+	known    knownProcs // of the last look that was not deep
 
 	mu    sync.Mutex
 	boxes map[hutch.SandboxID]*sandbox // nil value: being made or adopted

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,22 +28,60 @@ type hostProc struct {
 
 // scan finds the processes of this runtime's sandboxes by their arguments: each
 // names our state directory and, last, its sandbox. It needs nothing but /proc.
-func (r *Runtime) scan() ([]hostProc, error) {
+func (r *Runtime) scan() ([]hostProc, error) { return new(knownProcs).scan(r) }
+
+// knownProcs remembers the processes that a scan found: of the thousands that idle sandboxes have
+// none is read again by the next. A process of a sandbox stays one; others are looked at each
+// time, as they may become one. The zero value knows none.
+type knownProcs struct {
+	mu sync.Mutex
+	m  map[int]knownProc // by number
+}
+
+type knownProc struct {
+	hostProc
+	inode uint64 // of its directory in /proc, which no later process of its number has
+}
+
+// scan is that of r.
+func (k *knownProcs) scan(r *Runtime) ([]hostProc, error) {
 	es, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	var found []hostProc
+	m := make(map[int]knownProc, len(k.m))
 	for _, e := range es {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if id, name, ok := r.argsOf(pid); ok {
-			found = append(found, hostProc{pid, id, role(name)})
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join("/proc", e.Name()), &st) != nil {
+			continue // it has ended
 		}
+		p, ok := k.m[pid]
+		if !ok || p.inode != st.Ino || hasEnded(pid) {
+			id, name, ok := r.argsOf(pid)
+			if !ok {
+				continue
+			}
+			p = knownProc{hostProc{pid, id, role(name)}, st.Ino}
+		}
+		m[pid] = p
+		found = append(found, p.hostProc)
 	}
+	k.m = m
 	return found, nil
+}
+
+// hasEnded reports whether a process has, of which its parent has not taken note: it has no
+// program any more. To find that out costs a quarter of what reading its arguments does.
+func hasEnded(pid int) bool {
+	_, err := unix.Readlink(fmt.Sprintf("/proc/%d/exe", pid), make([]byte, 1))
+	return err != nil
 }
 
 // sandboxOf returns the sandbox that pid is a process of, if it is one of ours.

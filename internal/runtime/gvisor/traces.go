@@ -53,10 +53,14 @@ func (r *Runtime) Traces(_ context.Context, deep bool) ([]hutch.Trace, error) {
 	return all, nil
 }
 
-// traceProcs names the processes, with aged since when they are there: that takes longer than to
-// find them, and only who reads of them wants to know.
-func (r *Runtime) traceProcs(aged bool) ([]hutch.Trace, error) {
-	procs, err := r.scan()
+// traceProcs names the processes. Deep reads of each anew, and says since when it is there: that
+// takes longer than to find it, and only people want to know.
+func (r *Runtime) traceProcs(deep bool) ([]hutch.Trace, error) {
+	known := &r.known
+	if deep {
+		known = new(knownProcs)
+	}
+	procs, err := known.scan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +72,7 @@ func (r *Runtime) traceProcs(aged bool) ([]hutch.Trace, error) {
 	out := make([]hutch.Trace, 0, len(procs))
 	for _, p := range procs {
 		t := hutch.Trace{Kind: hutch.TraceProcess, Name: fmt.Sprintf("%d (%s)", p.pid, p.role), Sandbox: p.id}
-		if aged {
+		if deep {
 			if start, err := startTime(p.pid); err == nil {
 				t.Since = booted.Add(time.Duration(start) * (time.Second / ticks))
 			}

@@ -103,8 +103,10 @@ func TestTraces(t *testing.T) {
 	if got[disk.id] != "cgroup disk process state" || got[memory.id] != "cgroup process state" || got[""] != "cgroup mount" || len(got) != 3 {
 		t.Errorf("of two sandboxes: %v", got)
 	}
-	if got := traces(false)[disk.id]; got != "cgroup process state" {
-		t.Errorf("without open files: %s", got)
+	for range 2 { // the second is from memory
+		if got := traces(false)[disk.id]; got != "cgroup process state" {
+			t.Errorf("without open files: %s", got)
+		}
 	}
 	// A runtime that knows nothing of them finds the same, and what nobody holds.
 	if err := os.Mkdir(filepath.Join(r.boxesDir(), "stray"), 0o700); err != nil {
@@ -135,8 +137,65 @@ func TestTraces(t *testing.T) {
 		t.Fatal(err)
 	}
 	kill(t, memory)
-	if got := traces(true); got[disk.id]+got[memory.id] != "" {
-		t.Errorf("of ended ones: %v", got)
+	for _, r := range []*Runtime{r, disk.r} {
+		for _, deep := range []bool{true, false} {
+			all, err := r.Traces(t.Context(), deep)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tr := range all {
+				if tr.Sandbox == disk.id || tr.Sandbox == memory.id {
+					t.Errorf("of one that has ended, looking deep %t: %+v", deep, tr)
+				}
+			}
+		}
+	}
+}
+
+// One that has ended is none, also where its parent does not reap it.
+func TestKnownProcessesLive(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+strconv.Itoa(cmd.Process.Pid), &st); err != nil {
+		t.Fatal(err)
+	}
+	child := hostProc{cmd.Process.Pid, "i1", "sentry"}
+	k := knownProcs{m: map[int]knownProc{child.pid: {child, st.Ino}}}
+	for late := time.Now().Add(time.Minute); ; {
+		found, err := k.scan(again(t.TempDir()))
+		if err != nil || time.Now().After(late) {
+			t.Fatalf("%v, %v", found, err)
+		}
+		if !slices.Contains(found, child) {
+			return
+		}
+	}
+}
+
+// What is remembered of a process is not held against the next one of its number.
+func TestKnownProcessesAreThemselves(t *testing.T) {
+	r := again(t.TempDir())
+	self := os.Getpid()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+strconv.Itoa(self), &st); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		inode uint64
+		want  bool
+	}{"the process that it was": {st.Ino, true}, "another of its number": {st.Ino + 1, false}} {
+		mine := hostProc{self, "i1", "sentry"}
+		k := knownProcs{m: map[int]knownProc{self: {mine, c.inode}}}
+		for range 2 {
+			found, err := k.scan(r)
+			if err != nil || slices.Contains(found, mine) != c.want {
+				t.Errorf("%s: %v, %v", name, found, err)
+			}
+		}
 	}
 }
 
