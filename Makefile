@@ -76,7 +76,8 @@ bench: build base $(TOOLS)/runsc ## measure against the floor and podman; raw re
 	bin/hutch bench exec --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/exec.json
 	bin/hutch bench files --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/files.json
 	bin/hutch bench terminals --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/terminals.json
-	bin/hutch bench density -n 500 --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/density.json
+	bin/hutch bench density -n 500 --tier disk --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/density-disk.json
+	bin/hutch bench density -n 500 --tier memory --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/density-memory.json
 	bin/hutch bench creates --url '' --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/creates.json
 	bin/hutch bench disk --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/disk.json
 	bin/hutch bench siege --baseline --cache-dir $(HUTCH_CACHE_DIR) --out docs/bench/siege.json
@@ -87,7 +88,7 @@ $(TOOLS)/runsc: go.mod go.sum
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR_VERSION)' -o $@ gvisor.dev/gvisor/runsc
 
 # The tables of the page, in this order: of the results that are there once the recipe gets here.
-FIGURES = $$(for b in create prepared exec files terminals creates density disk siege cycles; do \
+FIGURES = $$(for b in create prepared exec files terminals creates density-disk density-memory disk siege cycles; do \
 	  f=docs/bench/$$b.json; [ ! -e $$f ] || echo $$f; done)
 
 soak: build base ## 2,000 sandboxes made, used and ended, nothing may be left of; every test in its long form

@@ -115,7 +115,7 @@ func (d *density) measure(ctx context.Context) (err error) {
 		return err
 	}
 	w := gather(d.s, d.srv.API)
-	if err := pause(ctx, min(calmLook, d.s.Window)); err != nil { // what the probes left to do
+	if err := pause(ctx, d.s.calmLook()); err != nil { // what the probes left to do
 		return err
 	}
 	if err := w.idleness(ctx, d.srv.Host, none, d.s.Window); err != nil {
@@ -132,7 +132,7 @@ func (d *density) measure(ctx context.Context) (err error) {
 	if err := w.fill(ctx, d.s.N, d.page(phaseFill), d.made); err != nil {
 		return err
 	}
-	if err := w.rest(ctx, d.srv.Host, idle); err != nil {
+	if err := w.rest(ctx, d.srv.Host, idle, d.s.calmLook()); err != nil {
 		return err
 	}
 	if err := w.idleness(ctx, d.srv.Host, idle, d.s.Window); err != nil {

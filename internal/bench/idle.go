@@ -20,9 +20,12 @@ const (
 	// all of it together took less than IdleCPULimit in between.
 	calmLook  = 15 * time.Second
 	calmLooks = 3
-	// calmMost is how long that is waited for; what is measured then is what there is.
-	calmMost = 4 * time.Minute
+	// calmMost is how many looks that is waited for; what is measured then is what there is.
+	calmMost = 16
 )
+
+// calmLook is how far apart looks are: no further than the idleness is looked at.
+func (s Settings) calmLook() time.Duration { return min(calmLook, s.Window) }
 
 // idleSlice is how much of the time over which idleness is looked at makes one value of what the
 // machine is busy with: long beside the hundredths of a second that the kernel counts in.
@@ -95,16 +98,16 @@ func (s spent) boxesSince(then spent) int64 {
 	return int64(float64(all) / float64(s.at.Sub(then.at)) * 1e6)
 }
 
-// rest leaves the crowd alone until it has come to rest, and books how long that took, to the end
-// of the last look.
-func (w *crowd) rest(ctx context.Context, h *Host, p page) error {
+// rest leaves the crowd alone until it has come to rest, looking at it so often, and books how long
+// that took, to the end of the last look.
+func (w *crowd) rest(ctx context.Context, h *Host, p page, look time.Duration) error {
 	begun := time.Now()
 	last, err := w.spent(h)
 	if err != nil {
 		return err
 	}
-	for calm := 0; calm < calmLooks && time.Since(begun) < calmMost; {
-		if err := pause(ctx, calmLook); err != nil {
+	for calm := 0; calm < calmLooks && time.Since(begun) < calmMost*look; {
+		if err := pause(ctx, look); err != nil {
 			return err
 		}
 		now, err := w.spent(h)

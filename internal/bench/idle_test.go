@@ -65,7 +65,7 @@ func TestIdlenessOfNobody(t *testing.T) {
 	if err := w.idleness(ctx, &Host{}, b.page("none", SubjectHutch, 0), time.Hour); !errors.Is(err, left) {
 		t.Errorf("a look that was ended: %v", err)
 	}
-	if err := w.rest(ctx, &Host{}, b.page("none", SubjectHutch, 0)); !errors.Is(err, left) {
+	if err := w.rest(ctx, &Host{}, b.page("none", SubjectHutch, 0), time.Hour); !errors.Is(err, left) {
 		t.Errorf("a rest that was ended: %v", err)
 	}
 }

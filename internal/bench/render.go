@@ -313,7 +313,7 @@ func (s Settings) describe(kind string) string {
 	case "terminals":
 		text = fmt.Sprintf("%d terminals of each subject, all typed into at once, each every %s or so; %d keys in each, after %d that are not counted", s.Terminals, s.keyEvery(), s.N, s.Warmup)
 	case "density":
-		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once, then left alone until all of them together took less than %g %% of a CPU in %d looks in a row, one each %s, at most %s; CPU over %s, with none alive and then with all; %d creates without and %d beside them, one after the other", s.N, fillAtOnce, 100*IdleCPULimit, calmLooks, calmLook, calmMost, s.Window, s.Probes, s.Probes)
+		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once, then left alone until all of them together took less than %g %% of a CPU in %d looks in a row, one each %s, at most %s; CPU over %s, with none alive and then with all; %d creates without and %d beside them, one after the other", s.N, fillAtOnce, 100*IdleCPULimit, calmLooks, s.calmLook(), calmMost*s.calmLook(), s.Window, s.Probes, s.Probes)
 	case "disk":
 		text = fmt.Sprintf("%d sandboxes on each tier, made %d at once; in each a file of %d random bytes", s.N, fillAtOnce, s.Bytes)
 	case "creates":

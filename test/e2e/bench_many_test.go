@@ -44,6 +44,11 @@ func TestBenchDensity(t *testing.T) {
 		if pss.N != n || pss.Min < 4<<20 || own.Min < 2<<20 || pss.Max < own.Max {
 			t.Errorf("%s tier: memory %+v, of it its own %+v", tier, pss, own)
 		}
+		for phase, metric := range map[string]string{idle: bench.MetricRest, tier + " tier, none alive": bench.MetricCPUMachine} {
+			if d := figure(t, rep, phase, metric, bench.SubjectHutch); d.N != 1 {
+				t.Errorf("%s: %s %+v", phase, metric, d)
+			}
+		}
 		if d := figure(t, rep, idle, bench.MetricProcesses, bench.SubjectHutch); d.Min < 2 {
 			t.Errorf("%s tier: %+v processes", tier, d)
 		}
@@ -54,8 +59,8 @@ func TestBenchDensity(t *testing.T) {
 			t.Errorf("%s tier: %d of %d ended", tier, d.N, n)
 		}
 	}
-	if len(rep.Claims) != 8 {
-		t.Errorf("claims: %+v, want 4 of each tier", rep.Claims)
+	if len(rep.Claims) != 10 {
+		t.Errorf("claims: %+v, want 5 of each tier", rep.Claims)
 	}
 }
 
