@@ -25,6 +25,8 @@ type shelf struct {
 	kept map[hutch.SandboxID]*shelved
 	fail error
 	look func() // called at each Get, without the lock
+
+	onSet func() // called at each SetLifetime, without the lock
 }
 
 type shelved struct {
@@ -51,6 +53,9 @@ func (s *shelf) Put(_ context.Context, id hutch.SandboxID, e hutch.Epoch, h runt
 }
 
 func (s *shelf) SetLifetime(_ context.Context, id hutch.SandboxID, e hutch.Epoch, l hutch.Lifetime) error {
+	if s.onSet != nil {
+		s.onSet()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.kept[id]
@@ -109,6 +114,13 @@ func (s *shelf) set(fail error) {
 	s.fail = fail
 }
 
+// knows reports whether the keeper has a sandbox under an epoch.
+func (s *shelf) knows(id hutch.SandboxID, e hutch.Epoch) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept[id] != nil && s.kept[id].epoch == e
+}
+
 func (s *shelf) has(id hutch.SandboxID) *shelved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +141,9 @@ type links struct {
 	mu   sync.Mutex
 	on   map[hutch.SandboxID]bool
 	fail error
-
-	onAttach func() // called by Attach, if set
 }
 
 func (l *links) Attach(_ context.Context, id hutch.SandboxID, _ hutch.Epoch, kind runtime.LinkKind, f *os.File) error {
-	if l.onAttach != nil {
-		l.onAttach()
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fail != nil || kind == "" || f == nil {

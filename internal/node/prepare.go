@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -25,13 +26,16 @@ type prepared struct {
 	hello  guestapi.Hello      // what the guest was told
 	since  time.Time
 	stages map[string]time.Duration // of its start, which is no part of the sandbox's
+
+	fills        fills // when it was given to the keeper and the gateway, under epoch 0
+	kept, linked bool  // those are the ones that there are now; valid once it is taken
 }
 
 // Prepare makes a machine for a sandbox like rec, which nobody has asked for yet: what counts
 // of rec is its id, image, resources and profile; if all that a guest is told of rec comes true, it
-// need not be told again. StartSandbox of that id takes it. Until then
-// it is held like a sandbox. It is neither in the keeper nor on the gateway: a process that
-// dies leaves it to the next one's sweep.
+// need not be told again. StartSandbox of that id takes it. Until then it is held like a sandbox,
+// and the keeper and the gateway have it, so that they need not be given it while somebody waits.
+// A process that dies leaves it to the next one's sweep all the same.
 func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
 	defer cancel()
@@ -50,6 +54,11 @@ func (n *Node) Prepare(ctx context.Context, rec hutch.Sandbox) error {
 	}
 	p := &prepared{spec: spec, sb: sb, guest: guestclient.New(sb.Handles().Guest), hello: helloOf(rec)}
 	if err := p.start(ctx); err != nil {
+		n.dispose(ctx, rec.ID, p)
+		return err
+	}
+	p.fills = c.fills
+	if err := n.entrust(ctx, rec.ID, p); err != nil {
 		n.dispose(ctx, rec.ID, p)
 		return err
 	}
@@ -76,6 +85,18 @@ func (p *prepared) start(ctx context.Context) error {
 	}
 	if err := p.warmUp(ctx); err != nil {
 		return fmt.Errorf("warm up a prepared machine: %w", err)
+	}
+	return nil
+}
+
+// entrust gives the keeper its handles and the gateway its link.
+func (n *Node) entrust(ctx context.Context, id hutch.SandboxID, p *prepared) error {
+	h := p.sb.Handles()
+	if err := n.keeper.Put(ctx, id, 0, h, hutch.Lifetime{}); err != nil {
+		return fmt.Errorf("store handles of a prepared machine: %w", err)
+	}
+	if err := n.egress.Attach(ctx, id, 0, h.LinkKind, h.Link); err != nil {
+		return fmt.Errorf("attach link of a prepared machine: %w", err)
 	}
 	return nil
 }
@@ -123,7 +144,7 @@ func (n *Node) Discard(ctx context.Context, id hutch.SandboxID) error {
 	}
 	failpoint.At(failpoint.PrepareDiscarded)
 	_ = p.guest.Close()
-	return nil
+	return n.forget(ctx, id)
 }
 
 // emptyShelf removes every prepared machine.
@@ -142,7 +163,7 @@ func (n *Node) dispose(ctx context.Context, id hutch.SandboxID, p *prepared) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	_ = p.guest.Close()
-	if err := p.sb.Kill(ctx); err != nil {
+	if err := errors.Join(p.sb.Kill(ctx), n.forget(ctx, id)); err != nil {
 		n.log.Error("a prepared machine could not be removed; the next sweep will try again", "op", "discard", "sandbox", id, "error", err)
 	}
 	failpoint.At(failpoint.PrepareDisposed)

@@ -38,13 +38,13 @@ func (b *bench) left() []hutch.SandboxID {
 	return ids
 }
 
-// awaitKept waits until the keeper has a sandbox.
+// awaitKept waits until the keeper has a sandbox under its epoch.
 func (b *bench) awaitKept(rec hutch.Sandbox) {
 	b.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for b.shelf.has(rec.ID) == nil {
+	for !b.shelf.knows(rec.ID, rec.Epoch) {
 		if <-tick.C; time.Now().After(deadline) {
 			b.t.Fatal("the keeper was given nothing")
 		}
@@ -54,8 +54,8 @@ func (b *bench) awaitKept(rec hutch.Sandbox) {
 func TestStartOnAPreparedMachine(t *testing.T) {
 	b := newBench(t)
 	rec := b.prepare()
-	if h := b.host.Guest(rec.ID).Hello(); h.Epoch != 0 || h.Sandbox != rec.ID || b.shelf.has(rec.ID) != nil || b.Count() != 0 {
-		t.Errorf("it was greeted with %+v, is kept or counts before anybody has asked for it", h)
+	if h := b.host.Guest(rec.ID).Hello(); h.Epoch != 0 || h.Sandbox != rec.ID || !b.shelf.knows(rec.ID, 0) || b.Count() != 0 {
+		t.Errorf("it was greeted with %+v, is not kept or counts before anybody has asked for it", h)
 	}
 	b.untouched(rec)
 	wantError(t, "prepare another under its id", b.Prepare(b.ctx(), rec), hutch.ErrConflict)
@@ -71,7 +71,7 @@ func TestStartOnAPreparedMachine(t *testing.T) {
 	if h := b.host.Guest(rec.ID).Hello(); h.Sandbox != rec.ID || h.Hostname != "other" || h.Epoch != rec.Epoch {
 		t.Errorf("the guest was told %+v", h)
 	}
-	if b.shelf.has(rec.ID) == nil || b.Count() != 1 || len(b.Prepared()) != 0 {
+	if !b.shelf.knows(rec.ID, rec.Epoch) || b.Count() != 1 || len(b.Prepared()) != 0 {
 		t.Errorf("kept %v, %d run, %v are prepared", b.shelf.has(rec.ID), b.Count(), b.Prepared())
 	}
 	if err := b.Discard(b.ctx(), rec.ID); err != nil { // it is a sandbox now
@@ -118,8 +118,8 @@ func TestMachineThatKnowsEverythingDies(t *testing.T) {
 	b := newBench(t)
 	rec := b.prepare()
 	proc := b.ready[rec.ID].sb.Handles().Procs[0]
-	b.links.onAttach = func() {
-		b.links.onAttach = nil
+	b.shelf.onSet = func() {
+		b.shelf.onSet = nil
 		if err := errors.Join(pidfd.Signal(proc, unix.SIGKILL), pidfd.Wait(b.ctx(), proc)); err != nil {
 			t.Error(err)
 		}
@@ -303,7 +303,11 @@ func TestNothingIsLeftOfAPreparedMachine(t *testing.T) {
 	for name, end := range tests {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			end(b, b.prepare())
+			rec := b.prepare()
+			end(b, rec)
+			if l, err := b.links.List(b.t.Context()); err != nil || len(l) != 0 || b.shelf.has(rec.ID) != nil {
+				t.Errorf("on the gateway: %v, %v; in the keeper: %v", l, err, b.shelf.has(rec.ID))
+			}
 			if left := b.left(); len(left) != 0 || b.Node != nil && (len(b.Held()) != 0 || len(b.Prepared()) != 0) {
 				t.Errorf("left %v", left)
 			}
@@ -320,8 +324,34 @@ func TestPrepareFails(t *testing.T) {
 		}
 		b.host.Fail(op, nil)
 	}
+	for part, fail := range map[string]func(error){
+		"keeper":  b.shelf.set,
+		"gateway": func(err error) { b.links.fail = err },
+	} {
+		fail(hutch.ErrUnavailable)
+		if err := b.Prepare(b.ctx(), record()); err == nil || len(b.Held()) != 0 || len(b.left()) != 0 {
+			t.Errorf("without a %s: %v, held %v, left %v", part, err, b.Held(), b.left())
+		}
+		fail(nil)
+	}
 	b.Close()
 	if err := b.Prepare(b.ctx(), record()); !errors.Is(err, hutch.ErrUnavailable) || len(b.left()) != 0 {
 		t.Errorf("on a closed node: %v, left %v", err, b.left())
+	}
+}
+
+// Companions that were replaced since a machine was prepared are given it when it is taken.
+func TestStartOnAPreparedMachineWithNewCompanions(t *testing.T) {
+	b := newBench(t)
+	rec := b.prepare()
+	if err := errors.Join(b.shelf.Delete(b.ctx(), rec.ID), b.links.Detach(b.ctx(), rec.ID), b.RefillKeeper(b.ctx()), b.RefillEgress(b.ctx())); err != nil {
+		t.Fatal(err)
+	}
+	stages, err := b.StartSandbox(b.ctx(), rec)
+	if _, ok := stages[hutch.BootPrepared]; err != nil || !ok {
+		t.Fatalf("stages %v, %v", stages, err)
+	}
+	if l, err := b.links.List(b.ctx()); err != nil || len(l) != 1 || !b.shelf.knows(rec.ID, rec.Epoch) {
+		t.Errorf("on the gateway: %v, %v; in the keeper: %+v", l, err, b.shelf.has(rec.ID))
 	}
 }

@@ -100,15 +100,17 @@ func (n *Node) bringUp(ctx context.Context, b *box, p *prepared, lap func(stage 
 	h := b.sb.Handles()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := n.keeper.Put(gctx, b.id, b.epoch, h, b.lifetime()); err != nil {
+		if err := n.give(gctx, b, p); err != nil {
 			return fmt.Errorf("store handles: %w", err)
 		}
 		failpoint.At(failpoint.StartKept)
 		return nil
 	})
 	g.Go(func() error {
-		if err := n.egress.Attach(gctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
-			return fmt.Errorf("attach link: %w", err)
+		if p == nil || !p.linked {
+			if err := n.egress.Attach(gctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
+				return fmt.Errorf("attach link: %w", err)
+			}
 		}
 		failpoint.At(failpoint.StartLinked)
 		return nil
@@ -134,6 +136,20 @@ func (n *Node) bringUp(ctx context.Context, b *box, p *prepared, lap func(stage 
 		return err
 	}
 	return hutch.Errorf(hutch.CodeGuestUnresponsive, "the machine has ended")
+}
+
+// give makes the keeper hold a sandbox's handles, of which it may have those of the prepared
+// machine, and its lifetime.
+func (n *Node) give(ctx context.Context, b *box, p *prepared) error {
+	if p != nil && p.kept {
+		switch err := n.keeper.SetLifetime(ctx, b.id, b.epoch, b.lifetime()); {
+		case errors.Is(err, hutch.ErrSandboxGone): // it has seen the machine's end
+			return hutch.Wrap(hutch.CodeGuestUnresponsive, err, "the machine has ended")
+		case !errors.Is(err, hutch.ErrNotFound):
+			return err
+		}
+	}
+	return n.keeper.Put(ctx, b.id, b.epoch, b.sb.Handles(), b.lifetime())
 }
 
 func (n *Node) spec(rec hutch.Sandbox) (runtime.Spec, error) {
@@ -195,6 +211,9 @@ func (n *Node) take(ctx context.Context, rec hutch.Sandbox) (context.Context, *c
 		return nil, nil, nil, hutch.Errorf(hutch.CodeConflict, "sandbox %s is here already", rec.ID)
 	}
 	p := n.ready[rec.ID]
+	if p != nil {
+		p.kept, p.linked = p.fills.keeper == n.fills.keeper, p.fills.egress == n.fills.egress
+	}
 	ctx, c := n.comeLocked(ctx, rec)
 	return ctx, c, p, nil
 }
