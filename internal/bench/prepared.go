@@ -105,6 +105,8 @@ func (f *Floor) preparedRun(ctx context.Context, like Sandbox, t *clock) error {
 
 // awaitPrepared returns once the server has a machine that stands ready.
 func (s Server) awaitPrepared(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("there is none after a minute: the server's log says why"))
+	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {

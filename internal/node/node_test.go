@@ -41,6 +41,9 @@ func (s *shelf) Put(_ context.Context, id hutch.SandboxID, e hutch.Epoch, h runt
 	if s.fail != nil {
 		return s.fail
 	}
+	if l.ExpiresAt.IsZero() {
+		return hutch.FieldErrorf("deadline", "every sandbox ends some time")
+	}
 	dup, err := duplicates(h)
 	if err != nil {
 		return err

@@ -89,10 +89,14 @@ func (p *prepared) start(ctx context.Context) error {
 	return nil
 }
 
+// standsFor is how long a prepared machine lives at most, whether a node is there to remove it or
+// not. It is far longer than any is kept for.
+const standsFor = time.Hour
+
 // entrust gives the keeper its handles and the gateway its link.
 func (n *Node) entrust(ctx context.Context, id hutch.SandboxID, p *prepared) error {
 	h := p.sb.Handles()
-	if err := n.keeper.Put(ctx, id, 0, h, hutch.Lifetime{}); err != nil {
+	if err := n.keeper.Put(ctx, id, 0, h, hutch.Lifetime{ExpiresAt: time.Now().Add(standsFor)}); err != nil {
 		return fmt.Errorf("store handles of a prepared machine: %w", err)
 	}
 	if err := n.egress.Attach(ctx, id, 0, h.LinkKind, h.Link); err != nil {
