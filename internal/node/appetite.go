@@ -35,7 +35,7 @@ const (
 	appetiteMemory = 200 * time.Millisecond
 	// roundOf is in how many looks each sandbox has its turn that nothing is known to run in: a
 	// thousand of them should cost next to nothing.
-	roundOf = 32
+	roundOf = 64
 )
 
 // appetite is how much CPU a sandbox takes, and what follows from that.
