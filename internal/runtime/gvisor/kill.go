@@ -99,7 +99,7 @@ func (s *sandbox) closeFiles() {
 	counter := s.counter
 	s.mu.Unlock()
 	if counter != nil {
-		counter.Close()
+		_ = counter.Close()
 	}
 }
 
