@@ -61,10 +61,9 @@ const (
 func tierPhase(tier hutch.DiskTier, phase string) string { return string(tier) + " tier, " + phase }
 
 // Density measures s.N sandboxes that stand and do nothing, on each of s.Tiers: what one
-// has of the machine's memory, how much CPU they take over s.Window, which is looked at without
-// any before, whether each answers,
-// and how long a create takes beside them, against one with none. When it is ended early
-// the report is of what there is until then, and the error says why.
+// has of the machine's memory, how much CPU they take over s.Window and the machine does then and
+// without them, whether each answers, and how long a create takes beside them, against one with
+// none. When it is ended early the report is of what there is until then, and the error says why.
 func Density(ctx context.Context, s Settings, srv Server, progress func(done int)) (*Report, error) {
 	if srv.Host == nil {
 		return nil, errOwn
