@@ -26,6 +26,8 @@ type crowd struct {
 	api *client.Client
 	req api.CreateSandbox
 
+	beside []int // processes that have nothing to do with it: see bystanders
+
 	mu  sync.Mutex
 	ids []hutch.SandboxID
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,29 +125,93 @@ func (w *crowd) rest(ctx context.Context, h *Host, p page, look time.Duration) e
 	return nil
 }
 
+// bystanders are the processes of this machine that are neither the server's nor this one: its
+// first, the kernel's threads, and whatever watches it.
+func bystanders(h *Host) ([]int, error) {
+	es, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	ours := append(slices.Collect(maps.Values(h.PIDs)), os.Getpid())
+	var pids []int
+	for _, e := range es {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && !slices.Contains(ours, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// cpuOfEach reads the CPU time of processes; those that have ended are left out.
+func cpuOfEach(pids []int) map[int]time.Duration {
+	out := make(map[int]time.Duration, len(pids))
+	for _, pid := range pids {
+		if used, err := cpuOf(pid); err == nil {
+			out[pid] = used
+		}
+	}
+	return out
+}
+
+// glance is what the machine had done at one instant.
+type glance struct {
+	at     time.Time
+	idle   time.Duration         // its CPUs together had nothing to do
+	beside map[int]time.Duration // CPU time of the bystanders
+}
+
+func (w *crowd) glance() (g glance, err error) {
+	g.beside = cpuOfEach(w.beside)
+	g.at = time.Now()
+	g.idle, err = machineIdle()
+	return g, err
+}
+
+// since books what the machine was busy with between two glances: all of it, what bystanders took
+// of that, and what is left, which is ours and what the kernel does for it.
+func (g glance) since(then glance, p page) {
+	passed := g.at.Sub(then.at)
+	all := busy(passed, g.idle-then.idle, runtime.NumCPU())
+	var used time.Duration
+	for pid, d := range g.beside {
+		if before, ok := then.beside[pid]; ok {
+			used += d - before
+		}
+	}
+	beside := int64(float64(used) / float64(passed) * 1e6)
+	p.add(MetricCPUMachine, CPUShare, all)
+	p.add(MetricCPUBeside, CPUShare, beside)
+	p.add(MetricCPUOurs, CPUShare, max(0, all-beside))
+}
+
 // idleness books what CPU is taken over a time: by each sandbox of the crowd, by all of them, and
-// by the server's processes; and, by slices of that time, by all of the machine and by all
-// sandboxes. A crowd of none is what the machine does without one.
+// by the server's processes; and, by slices of that time, by the machine and by all sandboxes. A
+// crowd of none is what the machine does without one; who is there then is a bystander.
 func (w *crowd) idleness(ctx context.Context, h *Host, p page, over time.Duration) error {
+	if len(w.ids) == 0 {
+		var err error
+		if w.beside, err = bystanders(h); err != nil {
+			return err
+		}
+	}
 	first, err := w.spent(h)
 	if err != nil {
 		return err
 	}
 	last := first
 	for n := max(1, int(over/idleSlice)); n > 0; n-- {
-		idle, err := machineIdle()
+		begin, err := w.glance()
 		if err != nil {
 			return err
 		}
-		begun := time.Now()
 		if err := pause(ctx, min(idleSlice, over)); err != nil {
 			return err
 		}
-		later, err := machineIdle() // before what this process does to look at the rest
+		end, err := w.glance() // before what this process does to look at the rest
 		if err != nil {
 			return err
 		}
-		p.add(MetricCPUMachine, CPUShare, busy(time.Since(begun), later-idle, runtime.NumCPU()))
+		end.since(begin, p)
 		now, err := w.spent(h)
 		if err != nil {
 			return err

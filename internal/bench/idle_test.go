@@ -3,6 +3,10 @@ package bench
 import (
 	"context"
 	"errors"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,6 +53,23 @@ func TestWhatACrowdSpent(t *testing.T) {
 	}
 }
 
+// What bystanders took is no matter of ours, nor is one that has ended or just begun.
+func TestWhatTheMachineDid(t *testing.T) {
+	at := time.Unix(1000, 0)
+	idle := time.Duration(runtime.NumCPU()) * 10 * time.Second
+	then := glance{at: at, beside: map[int]time.Duration{1: time.Second, 2: time.Hour}}
+	now := glance{at: at.Add(10 * time.Second), idle: idle - 500*time.Millisecond, beside: map[int]time.Duration{1: 1300 * time.Millisecond, 3: time.Hour}}
+	b := &book{}
+	now.since(then, b.page("x", SubjectHutch, 0))
+	got := map[string]int64{}
+	for _, s := range b.samples {
+		got[s.Metric] = s.Values[0]
+	}
+	if want := map[string]int64{MetricCPUMachine: 50_000, MetricCPUBeside: 30_000, MetricCPUOurs: 20_000}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // With nobody alive, what is looked at is the machine.
 func TestIdlenessOfNobody(t *testing.T) {
 	b := &book{}
@@ -56,8 +77,15 @@ func TestIdlenessOfNobody(t *testing.T) {
 	if err := w.idleness(t.Context(), &Host{}, b.page("none", SubjectHutch, 0), 20*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if len(b.samples) != 1 || b.samples[0].Metric != MetricCPUMachine || len(b.samples[0].Values) != 1 {
-		t.Errorf("%+v", b.samples)
+	var metrics []string
+	for _, s := range b.samples {
+		metrics = append(metrics, s.Metric)
+	}
+	if !slices.Equal(metrics, []string{MetricCPUMachine, MetricCPUBeside, MetricCPUOurs}) {
+		t.Errorf("%q", metrics)
+	}
+	if !slices.Contains(w.beside, 1) || slices.Contains(w.beside, os.Getpid()) {
+		t.Errorf("bystanders: %v", w.beside)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	left := errors.New("the caller left")

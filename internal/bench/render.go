@@ -72,6 +72,8 @@ var titles = map[string]string{
 	MetricCPUAll:     "all sandboxes together",
 	MetricCPUSlice:   "all sandboxes together, by slices of 10 s",
 	MetricCPUMachine: "all of the machine, by slices of 10 s",
+	MetricCPUBeside:  "of it, other processes that were there before",
+	MetricCPUOurs:    "of it, all else: ours, and the kernel's for it",
 	MetricRest:       "left alone, until they rested",
 	MetricCPUOf:      "the server's process: ",
 	MetricPSSOf:      "PSS of the server's process: ",

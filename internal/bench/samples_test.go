@@ -76,21 +76,21 @@ func TestDensityClaims(t *testing.T) {
 	at := func(tier hutch.DiskTier, phase string) page { return b.page(tierPhase(tier, phase), SubjectHutch, 0) }
 	for _, tier := range []hutch.DiskTier{hutch.TierDisk, hutch.TierMemory} {
 		at(tier, phaseNone).add(MetricCreate, Microseconds, 100_000, 100_000, 400_000)
-		at(tier, phaseNone).add(MetricCPUMachine, CPUShare, 7_000, 9_000, 15_000)
+		at(tier, phaseNone).add(MetricCPUOurs, CPUShare, 7_000, 9_000, 15_000)
 		at(tier, phaseIdle).add(MetricPSS, Bytes, 15<<20, 17<<20)
 		at(tier, phaseIdle).add(MetricCPUAll, CPUShare, 2_000) // 0.2 % of one
-		at(tier, phaseIdle).add(MetricCPUMachine, CPUShare, 18_000, 17_000, 30_000)
+		at(tier, phaseIdle).add(MetricCPUOurs, CPUShare, 18_000, 17_000, 30_000)
 		at(tier, phaseIdle).add(MetricCreate, Microseconds, 140_000, 140_000, 900_000)
 		at(tier, phaseUsed).add(MetricAnswer, Microseconds, 20_000)
 	}
 	got := claimsOf("density", Settings{N: 2, Tiers: []hutch.DiskTier{hutch.TierDisk, hutch.TierMemory}}, b)
 	for what, want := range map[string]Claim{
-		"disk tier: memory of the largest of 2 idle sandboxes (PSS)":                                                 {Value: 17, Limit: 22, Unit: "MiB", Within: true},
-		"memory tier: memory of the largest of 2 idle sandboxes (PSS)":                                               {Value: 17, Limit: 16, Unit: "MiB", Within: false},
-		"disk tier: CPU of all of them":                                                                              {Value: 0.2, Limit: 1, Unit: "% of one", Within: true},
-		"disk tier: create beside them over create with none, p50":                                                   {Value: 1.4, Limit: 1.5, Within: true},
-		"disk tier: CPU of all the machine with them, median less that with none; the limit is the spread with none": {Value: 0.9, Limit: 0.8, Unit: "% of one", Within: false},
-		"memory tier: sandboxes that answer":                                                                         {Value: 1, Limit: 2, AtLeast: true, Within: false},
+		"disk tier: memory of the largest of 2 idle sandboxes (PSS)":                                                                     {Value: 17, Limit: 22, Unit: "MiB", Within: true},
+		"memory tier: memory of the largest of 2 idle sandboxes (PSS)":                                                                   {Value: 17, Limit: 16, Unit: "MiB", Within: false},
+		"disk tier: CPU of all of them":                                                                                                  {Value: 0.2, Limit: 1, Unit: "% of one", Within: true},
+		"disk tier: create beside them over create with none, p50":                                                                       {Value: 1.4, Limit: 1.5, Within: true},
+		"disk tier: CPU of the machine but for other processes, median with them less that with none; the limit is the spread with none": {Value: 0.9, Limit: 0.8, Unit: "% of one", Within: false},
+		"memory tier: sandboxes that answer":                                                                                             {Value: 1, Limit: 2, AtLeast: true, Within: false},
 	} {
 		want.What = what
 		if got[what] != want {

@@ -80,7 +80,7 @@ var order = []string{
 	MetricList, MetricRead,
 	MetricAnswer, MetricPSS, MetricOwn, MetricShared, MetricRSS, MetricCharge, MetricAvailable,
 	MetricDisk, MetricFreeLess, MetricRecords, MetricImage,
-	MetricCPUAll, MetricCPUSlice, MetricCPU, MetricCPUMachine, MetricHeap, MetricRoutines, MetricProcesses,
+	MetricCPUAll, MetricCPUSlice, MetricCPU, MetricCPUMachine, MetricCPUBeside, MetricCPUOurs, MetricHeap, MetricRoutines, MetricProcesses,
 }
 
 func compareMetrics(a, b string) int {

@@ -44,7 +44,7 @@ func TestBenchDensity(t *testing.T) {
 		if pss.N != n || pss.Min < 4<<20 || own.Min < 2<<20 || pss.Max < own.Max {
 			t.Errorf("%s tier: memory %+v, of it its own %+v", tier, pss, own)
 		}
-		for phase, metric := range map[string]string{idle: bench.MetricRest, tier + " tier, none alive": bench.MetricCPUMachine} {
+		for phase, metric := range map[string]string{idle: bench.MetricRest, tier + " tier, none alive": bench.MetricCPUOurs} {
 			if d := figure(t, rep, phase, metric, bench.SubjectHutch); d.N != 1 {
 				t.Errorf("%s: %s %+v", phase, metric, d)
 			}
