@@ -96,10 +96,13 @@ func (b *box) favour() (release func()) {
 	if a.yields {
 		_ = b.settleLocked() // it is slower then, no more
 	}
-	return func() { // it stands back again, if it is to, when it is looked at next
+	return func() { // it stands back again at once: somebody may be waiting for another one
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.asked--
+		if a.hungry {
+			_ = b.settleLocked() // it is tried again when it is hungry anew
+		}
 	}
 }
 
