@@ -125,7 +125,7 @@ func TestYield(t *testing.T) {
 }
 
 // TestAgentGoesFirst: what runs programs has what time others leave, also if it was made later, and
-// the guest agent has not.
+// the guest agent has not. The agent and the kernel take short turns.
 func TestAgentGoesFirst(t *testing.T) {
 	r := newRuntime(t)
 	s, g := start(t, r, newSpec(hutch.TierMemory))
@@ -140,13 +140,18 @@ func TestAgentGoesFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := func(pid int) bool {
+	scheduled := func(pid int) *unix.SchedAttr {
 		t.Helper()
 		a, err := unix.SchedGetAttr(pid, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return a.Policy == unix.SCHED_IDLE
+		return a
+	}
+	waits := func(pid int) bool { return scheduled(pid).Policy == unix.SCHED_IDLE }
+	turn := uint64(briefTurn)
+	if scheduled(os.Getpid()).Runtime == 0 {
+		turn = 0 // this kernel knows none of ours
 	}
 	kernel := []int{s.rec.Sentry.PID, s.rec.Gofer.PID}
 	var programs, first int
@@ -156,6 +161,9 @@ func TestAgentGoesFirst(t *testing.T) {
 			if waits(pid) {
 				t.Error("the kernel of the sandbox has what time others leave")
 			}
+			if got := scheduled(pid).Runtime; pid == s.rec.Sentry.PID && got != turn {
+				t.Errorf("the kernel of the sandbox takes turns of %d ns", got)
+			}
 		case !slices.Contains(agents, pid):
 			programs++
 			if !waits(pid) {
@@ -163,6 +171,9 @@ func TestAgentGoesFirst(t *testing.T) {
 			}
 		case !waits(pid):
 			first++
+			if got := scheduled(pid).Runtime; got != turn {
+				t.Errorf("process %d, in which the agent runs, takes turns of %d ns", pid, got)
+			}
 		}
 	}
 	if programs == 0 || first == 0 {
