@@ -131,7 +131,9 @@ func readAll(fd int, size int64) ([]byte, error) {
 			return b[:n], nil
 		}
 		if n == len(b) {
-			b = append(b, make([]byte, min(len(b), maxFile-len(b)))...)
+			more := make([]byte, min(2*n, maxFile))
+			copy(more, b)
+			b = more
 		}
 	}
 }
