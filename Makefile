@@ -88,7 +88,7 @@ $(TOOLS)/runsc: go.mod go.sum
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR_VERSION)' -o $@ gvisor.dev/gvisor/runsc
 
 # The tables of the page, in this order: of the results that are there once the recipe gets here.
-FIGURES = $$(for b in create prepared exec files terminals creates density-disk density-memory disk siege cycles; do \
+FIGURES = $$(for b in create prepared exec files terminals creates creates-64 density-disk density-memory disk siege cycles; do \
 	  f=docs/bench/$$b.json; [ ! -e $$f ] || echo $$f; done)
 
 soak: build base ## 2,000 sandboxes made, used and ended, nothing may be left of; every test in its long form
