@@ -221,6 +221,9 @@ func (p *pipes) addPump(e *Exec, f *os.File, s *output.Stream) error {
 		f.Close()
 		return err
 	}
+	if e.spec.Terminal != nil {
+		pump.gulps = nil // somebody sits before it
+	}
 	p.pumps = append(p.pumps, pump)
 	return nil
 }

@@ -20,6 +20,15 @@ const (
 	pipeSize = 1 << 20
 	// readSize is the most that is read at once.
 	readSize = 64 << 10
+	// Of a command that writes fast in small pieces, as most do that write much, each piece
+	// would be read as it comes, since the agent goes before programs: at the cost of a dozen
+	// system calls, most of them switches between the two. So one that has written a mebibyte a
+	// second (gulpRate) in its last sixteen pieces (gulpPieces) has gulpPause after each that is
+	// less than half of what can be read at once. Only what it writes within that time comes
+	// later, and by no more.
+	gulpPieces = 16
+	gulpRate   = 1 << 20
+	gulpPause  = time.Millisecond
 	// quietTime and drainTime bound the wait for more output when the leader has exited but
 	// others hold its pipes: until nothing came for quietTime, and no longer than drainTime.
 	quietTime = 250 * time.Millisecond
@@ -47,6 +56,9 @@ type pump struct {
 	last    *atomic.Int64 // when there was output last, in the clock of Exec.since
 	clock   func() int64
 	drained chan struct{} // closed at the end of the second phase
+
+	gulps *gulps              // nil: every piece is read as it comes
+	pause func(time.Duration) // pause, but in tests
 }
 
 func newPump(pipe *os.File, s *output.Stream, last *atomic.Int64, clock func() int64) (*pump, error) {
@@ -54,7 +66,10 @@ func newPump(pipe *os.File, s *output.Stream, last *atomic.Int64, clock func() i
 	if err != nil {
 		return nil, err
 	}
-	return &pump{pipe: pipe, conn: conn, stream: s, last: last, clock: clock, drained: make(chan struct{})}, nil
+	return &pump{
+		pipe: pipe, conn: conn, stream: s, last: last, clock: clock, drained: make(chan struct{}),
+		gulps: new(gulps), pause: pause,
+	}, nil
 }
 
 func (p *pump) run() {
@@ -81,7 +96,32 @@ func (p *pump) copy(w io.Writer) error {
 		if n == 0 || err != nil {
 			return err
 		}
+		if p.gulps.enough(n, p.clock()) {
+			p.pause(gulpPause)
+		}
 	}
+}
+
+// gulps finds out whether a command writes so fast that it is better read a little later. Nil
+// thinks that none does.
+type gulps struct {
+	pieces, bytes int   // of the lot that is being counted
+	since         int64 // when it began, in ns
+	fast          bool  // what the lot before came to
+}
+
+// enough takes in that a read gave n bytes now, and says whether to pause before the next.
+func (g *gulps) enough(n int, now int64) bool {
+	if g == nil {
+		return false
+	}
+	g.pieces++
+	g.bytes += n
+	if g.pieces == gulpPieces {
+		passed := time.Duration(now - g.since)
+		*g = gulps{since: now, fast: int64(g.bytes)*int64(time.Second) >= gulpRate*int64(passed)}
+	}
+	return g.fast && n < readSize/2
 }
 
 // read moves what one read gives. With p.conn.Read it waits for something, up to the
