@@ -27,6 +27,8 @@ const (
 type Cache struct {
 	mu   sync.Mutex
 	kept map[string]kept // by path
+
+	now func() time.Time // nil: time.Now
 }
 
 // kept is what a file says, and how it was known by then.
@@ -66,7 +68,11 @@ func (c *Cache) read(path string) ([]byte, error) {
 	data, stamp, err := readFile(path)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if age := time.Since(time.Unix(stamp.changed.Unix())); err != nil || len(data) > maxKept || age < settled {
+	now := time.Now
+	if c.now != nil {
+		now = c.now
+	}
+	if age := now().Sub(time.Unix(stamp.changed.Unix())); err != nil || len(data) > maxKept || age < settled {
 		delete(c.kept, path)
 		return data, err
 	}
