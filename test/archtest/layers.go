@@ -62,6 +62,7 @@ var layers = []layer{
 	{pkg: "internal/control/...", may: []string{".", "internal/control/...", "internal/store", "internal/x/..."}},
 	{pkg: "internal/node/...", may: []string{".", "internal/node/...", "internal/guestapi", "internal/guestclient", "internal/keeper", "internal/runtime", "internal/x/..."}},
 	{pkg: "internal/template/...", may: []string{".", "internal/template/...", "internal/rootfs", "internal/x/..."}},
+	{pkg: "internal/egress/policy", may: []string{"."}, not: doing},
 	{pkg: "internal/egress/...", may: []string{".", "internal/egress/...", "internal/link", "internal/runtime", "internal/x/..."}},
 
 	// Transports. They use the types of the store port (pages, filters), never an adapter,

@@ -1,0 +1,261 @@
+// Package policy decides what a sandbox may reach: from a policy, what the operator
+// configured and a destination to a decision.
+//
+// It is pure. It looks nothing up, opens nothing, and knows no clock: time is handed in
+// ([Policy.At]). Who learns names from bytes, resolves them, and holds connections is the
+// gateway; it vouches for what it puts into a [Query], above all that an address was
+// resolved, for this sandbox, from the name that stands beside it.
+//
+// What always holds:
+//
+//   - what no rule allows is denied, and so is what can be read in two ways;
+//   - an address that is never to be reached is denied before any rule is looked at, in
+//     every form it can be written in, unless the operator's [Env] names it;
+//   - the first rule that matches decides;
+//   - what expires only ever takes permissions away;
+//   - [Policy.Within] may refuse what is harmless and never passes what is not.
+//
+// The gateway asks in this order: [Policy.Name] when a name is looked up, [Policy.Resolved]
+// for each address of the answer, [Policy.Early] when a connection is tried, and
+// [Policy.Connect] once its first bytes are known. It calls [Policy.At] at [Policy.Until],
+// and asks again about what is open.
+//
+// Start with [Compile] and [Policy.Connect].
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"hutch.dev/hutch"
+)
+
+// Bounds of a policy: far above what people write, and low enough that a decision stays a
+// matter of microseconds.
+const (
+	maxRules = 1000 // with presets written out
+	maxItems = 100  // ports, methods or paths of one rule
+	maxText  = 1024 // bytes of a path, name or label
+)
+
+// Env is what the operator configured: the same for all sandboxes of a host.
+type Env struct {
+	// Presets are lists of hosts by name.
+	Presets map[string]Preset `json:"presets,omitempty"`
+	// Trusted are the presets that hutch.PresetTrusted stands for; nil = all.
+	Trusted []string `json:"trusted,omitempty"`
+	// Exceptions are reachable, where a rule allows them, though their kind is not.
+	Exceptions []Exception `json:"exceptions,omitempty"`
+	// Own are the host's addresses, Neighbours the networks that it is on. Only exceptions
+	// for exactly that address, or within that network, lift them.
+	Own        []netip.Addr   `json:"own,omitempty"`
+	Neighbours []netip.Prefix `json:"neighbours,omitempty"`
+	// Names are hosts whose addresses the operator gives, by host name.
+	Names map[string]Override `json:"names,omitempty"`
+}
+
+// Preset is a list of hosts.
+type Preset struct {
+	Hosts []Host `json:"hosts"`
+}
+
+// Host is one of a preset.
+type Host struct {
+	Domain string            `json:"domain"`          // as in a rule
+	Ports  []hutch.PortRange `json:"ports,omitempty"` // none = 80 and 443
+}
+
+// Exception is a range that is reachable though its kind is not. It lies within one kind
+// (a private range, say): a wider one would not say what it is meant for.
+type Exception struct {
+	CIDR netip.Prefix `json:"cidr"`
+	// Hosts limits it to connections to these names, as in a rule. None = to any, and to the
+	// bare addresses.
+	Hosts []string `json:"hosts,omitempty"`
+}
+
+// Override is what the operator says of a name. These addresses are reachable under that
+// name, whatever their kind, and no others are.
+type Override struct {
+	Addrs []netip.Addr `json:"addrs,omitempty"` // none = as resolved
+	// CA is the name of the authority that the host's certificate is from, among those that
+	// the operator configured; empty = the usual ones.
+	CA string `json:"ca,omitempty"`
+}
+
+// Action is what becomes of a connection.
+type Action string
+
+// The actions.
+const (
+	Allow Action = "allow"
+	Deny  Action = "deny"
+	// Inspect is that more must be known: from Connect the request (ask again with
+	// Query.HTTP), from Early the first bytes.
+	Inspect Action = "inspect"
+)
+
+// What decided when it was no rule.
+const (
+	RuleDefault     = "default"     // no rule matched
+	RuleUnreachable = "unreachable" // the address is never reached
+	RuleMalformed   = "malformed"   // it can't be understood, or in two ways
+)
+
+// Decision is what is done, why, and which rule said so.
+type Decision struct {
+	Action Action
+	Rule   string // label of a rule, or one of the Rule constants
+	Reason string // a sentence for people; it quotes nothing that is longer than a host name
+}
+
+// Proto is what is spoken on a connection.
+type Proto string
+
+// The protocols.
+const (
+	ProtoTCP  Proto = "tcp"  // neither of the following
+	ProtoTLS  Proto = "tls"  // TLS, whatever is inside
+	ProtoHTTP Proto = "http" // HTTP without TLS
+	ProtoUDP  Proto = "udp"  // denied: names are looked up at the gateway, which does not ask about that
+)
+
+// Query is a connection that a sandbox tries.
+type Query struct {
+	Proto Proto // empty = ProtoTCP
+	// Name is the host that the connection says it is for (TLS: SNI, HTTP: Host), else one
+	// that was resolved to Addr for this sandbox. Empty = none: only a rule by address can
+	// allow it. In every case Addr must be an address that Name was resolved to.
+	Name string
+	Addr netip.Addr // as dialled by the sandbox
+	Port uint16
+	// HTTP is the request, if it could be read.
+	HTTP *HTTPQuery
+}
+
+// HTTPQuery is a request.
+type HTTPQuery struct {
+	Host   string // as sent, perhaps with a port; it must agree with Query.Name
+	Method string
+	Path   string // as sent, perhaps with a query
+}
+
+// Policy is a policy that can be asked. It is immutable.
+type Policy struct {
+	rules []rule
+	env   *environment
+	until time.Time
+}
+
+// rule is one rule, about one domain or one range.
+type rule struct {
+	label  string
+	field  string // of the request, for errors
+	preset string // that it is from; else empty
+	allow  bool
+	name   pattern      // zero for a rule by address
+	prefix netip.Prefix // zero for a rule by name
+	ports  portSet
+	proto  hutch.NetworkProtocol
+	http   *httpMatch
+	until  time.Time
+}
+
+// Compile checks np and env and makes a policy of them. What is wrong with np is a
+// *hutch.Error with the field; what is wrong with env is an error without a code: it is the
+// operator's.
+func Compile(np hutch.NetworkPolicy, env Env) (*Policy, error) {
+	e, err := compileEnv(env)
+	if err != nil {
+		return nil, fmt.Errorf("network configuration: %w", err)
+	}
+	return compile(np, e)
+}
+
+func compile(np hutch.NetworkPolicy, e *environment) (*Policy, error) {
+	rules, err := flatten(np)
+	if err != nil {
+		return nil, err
+	}
+	p := &Policy{env: e}
+	for i, r := range rules {
+		label, field := r.Name, fmt.Sprintf("rules[%d]", i)
+		if np.Mode == hutch.NetworkTrusted {
+			field = "mode"
+		}
+		if len(label) > maxText {
+			return nil, hutch.FieldErrorf(field+".name", "it has %d bytes, at most %d", len(label), maxText)
+		}
+		if label == "" {
+			label = field
+		}
+		made, err := e.compileRule(r, label, field)
+		if err != nil {
+			return nil, err
+		}
+		for j := range made {
+			if made[j].allow {
+				made[j].until = earlier(made[j].until, np.ExpiresAt)
+			}
+		}
+		p.rules = append(p.rules, made...)
+		if len(p.rules) > maxRules {
+			return nil, hutch.FieldErrorf("rules", "there are more than %d with presets written out: use wildcards or ranges", maxRules)
+		}
+	}
+	if err := contradictions(p.rules); err != nil {
+		return nil, err
+	}
+	p.setUntil()
+	return p, nil
+}
+
+// flatten writes a policy's mode as rules.
+func flatten(np hutch.NetworkPolicy) ([]hutch.NetworkRule, error) {
+	switch np.Mode {
+	case hutch.NetworkCustom:
+		return np.Rules, nil
+	case hutch.NetworkOff, hutch.NetworkTrusted:
+		if len(np.Rules) > 0 {
+			return nil, hutch.FieldErrorf("rules", "mode %q takes none: use mode %q, and a rule with preset %q for the trusted registries", np.Mode, hutch.NetworkCustom, hutch.PresetTrusted)
+		}
+		if np.Mode == hutch.NetworkOff {
+			return nil, nil
+		}
+		return []hutch.NetworkRule{{Name: "mode trusted", Action: hutch.NetworkAllow, Preset: hutch.PresetTrusted}}, nil
+	}
+	return nil, hutch.FieldErrorf("mode", "%.40q is none of %q, %q and %q", np.Mode, hutch.NetworkOff, hutch.NetworkTrusted, hutch.NetworkCustom)
+}
+
+// At is the policy as it holds from now on: p itself if nothing has expired.
+func (p *Policy) At(now time.Time) *Policy {
+	if p.until.IsZero() || now.Before(p.until) {
+		return p
+	}
+	q := &Policy{env: p.env}
+	for _, r := range p.rules {
+		if r.until.IsZero() || now.Before(r.until) {
+			q.rules = append(q.rules, r)
+		}
+	}
+	q.setUntil()
+	return q
+}
+
+// Until is when a permission expires next; zero = never.
+func (p *Policy) Until() time.Time { return p.until }
+
+func (p *Policy) setUntil() {
+	for _, r := range p.rules {
+		p.until = earlier(p.until, r.until)
+	}
+}
+
+// earlier is the first of two instants, of which zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
