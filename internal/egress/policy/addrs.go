@@ -15,8 +15,7 @@ type kind struct {
 
 // kinds are those that are the same everywhere: IANA's special-purpose registries, without
 // the ranges for documentation, in which nothing is; and the addresses at which clouds
-// answer their machines. The latter lie within others, so that an exception for a private
-// range does not open them.
+// answer their machines, apart, so that an exception for a range does not open these.
 var kinds = []kind{
 	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
@@ -41,9 +40,11 @@ var kinds = []kind{
 	{netip.MustParsePrefix("::1/128"), "loopback"},
 	{netip.MustParsePrefix("64:ff9b:1::/48"), "translated by a private gateway"},
 	{netip.MustParsePrefix("100::/64"), "discarded"},
+	{netip.MustParsePrefix("2001::/32"), "an obsolete notation of an IPv4 address"},
 	{netip.MustParsePrefix("2001:2::/48"), "reserved"},
 	{netip.MustParsePrefix("2001:10::/28"), "reserved"},
 	{netip.MustParsePrefix("2001:20::/28"), "reserved"},
+	{netip.MustParsePrefix("2002::/16"), "an obsolete notation of an IPv4 address"},
 	{netip.MustParsePrefix("fc00::/7"), "private"},
 	{netip.MustParsePrefix("fd00:ec2::254/128"), "a metadata service"},
 	{netip.MustParsePrefix("fd20:ce::254/128"), "a metadata service"},
@@ -53,39 +54,20 @@ var kinds = []kind{
 }
 
 var (
-	global6    = netip.MustParsePrefix("2000::/3") // all there is of IPv6 that anybody could mean
-	nat64      = netip.MustParsePrefix("64:ff9b::/96")
-	sixToFour  = netip.MustParsePrefix("2002::/16")
-	teredo     = netip.MustParsePrefix("2001::/32")
-	compatible = netip.MustParsePrefix("::/96")
+	global6 = netip.MustParsePrefix("2000::/3") // all there is of IPv6 that anybody could mean
+	nat64   = netip.MustParsePrefix("64:ff9b::/96")
 )
 
-// embedded are the IPv4 addresses that packets to a may end up at.
-func embedded(a netip.Addr) []netip.Addr {
-	if !a.Is6() {
-		return nil
+// tunnelled is the IPv4 address that a site's tunnel (ISATAP, RFC 5214) would take a to.
+func tunnelled(a netip.Addr) (netip.Addr, bool) {
+	if b := a.As16(); a.Is6() && b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe {
+		return netip.AddrFrom4([4]byte(b[12:])), true
 	}
-	b := a.As16()
-	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte(b[i : i+4])) }
-	switch {
-	case nat64.Contains(a), compatible.Contains(a):
-		return []netip.Addr{at(12)}
-	case sixToFour.Contains(a):
-		return []netip.Addr{at(2)}
-	case teredo.Contains(a):
-		client := at(12).As4()
-		for i := range client {
-			client[i] ^= 0xff
-		}
-		return []netip.Addr{at(4), netip.AddrFrom4(client)}
-	case b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe: // ISATAP, RFC 5214
-		return []netip.Addr{at(12)}
-	}
-	return nil
+	return netip.Addr{}, false
 }
 
-// normalAddr is an address as it is compared: IPv4 as such, however it came. An address
-// with a zone is of one link, which is none of ours.
+// normalAddr is an address as it is compared: IPv4 as such, also if it came mapped or as
+// NAT64 writes it. An address with a zone is of one link, which is none of ours.
 func normalAddr(a netip.Addr) (netip.Addr, error) {
 	switch {
 	case !a.IsValid():
@@ -93,7 +75,12 @@ func normalAddr(a netip.Addr) (netip.Addr, error) {
 	case a.Zone() != "":
 		return a, errors.New("the address has a zone")
 	}
-	return a.Unmap(), nil
+	a = a.Unmap()
+	if nat64.Contains(a) {
+		b := a.As16()
+		a = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return a, nil
 }
 
 // parseCIDR reads an address or range of a rule.
@@ -121,14 +108,13 @@ func normalPrefix(p netip.Prefix) (netip.Prefix, error) {
 	if !p.IsValid() {
 		return p, errors.New("it is no range")
 	}
-	if p.Addr().Is4In6() {
-		if p.Bits() < 96 {
-			return p, errors.New("it holds more than IPv4 in IPv6's notation: write IPv4 plainly")
-		}
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
 	if p != p.Masked() {
 		return p, fmt.Errorf("it has bits behind its length: did you mean %s?", p.Masked())
+	}
+	if a, _ := normalAddr(p.Addr()); a != p.Addr() && p.Bits() >= 96 {
+		return netip.PrefixFrom(a, p.Bits()-96), nil
+	} else if p.Addr().Is4In6() {
+		return p, errors.New("it holds more than IPv4 in IPv6's notation: write IPv4 plainly")
 	}
 	return p, nil
 }
@@ -169,7 +155,7 @@ func (e *environment) unreachable(name string, a netip.Addr) string {
 	if what := e.never(name, a); what != "" {
 		return what
 	}
-	for _, v4 := range embedded(a) {
+	if v4, ok := tunnelled(a); ok {
 		if what := e.never(name, v4); what != "" {
 			return "another notation of one that is " + what
 		}
@@ -179,15 +165,17 @@ func (e *environment) unreachable(name string, a netip.Addr) string {
 
 // never looks at one notation.
 func (e *environment) never(name string, a netip.Addr) string {
-	if a.Is6() && !global6.Contains(a) && !nat64.Contains(a) && !compatible.Contains(a) {
-		if !slices.ContainsFunc(e.kinds, func(k kind) bool { return k.prefix.Contains(a) }) {
-			return "reserved"
+	known := false
+	for _, k := range e.kinds {
+		if k.prefix.Contains(a) {
+			if !e.lifts(name, a, k.prefix) {
+				return k.what
+			}
+			known = true
 		}
 	}
-	for _, k := range e.kinds {
-		if k.prefix.Contains(a) && !e.lifts(name, a, k.prefix) {
-			return k.what
-		}
+	if a.Is6() && !known && !global6.Contains(a) {
+		return "reserved"
 	}
 	return ""
 }

@@ -34,7 +34,7 @@ func (p *Policy) Name(name string) Decision {
 				left[bit] = ports.minus(r.ports)
 			}
 		}
-		if !r.allow && !slices.ContainsFunc([]protoSet{bitTCP, bitTLS, bitHTTP}, func(b protoSet) bool { return len(left[b]) > 0 }) {
+		if !r.allow && !slices.ContainsFunc(protoBits, func(b protoSet) bool { return len(left[b]) > 0 }) {
 			return Decision{Deny, r.label, fmt.Sprintf("%s denies %s", r.label, n)}
 		}
 	}
@@ -161,8 +161,10 @@ func (p *Policy) settle(q Query) (netip.Addr, string, Decision) {
 		}
 	}
 	if q.HTTP != nil {
-		host, ip := hostOf(q.HTTP.Host)
+		host, ip, ok := hostOf(q.HTTP.Host)
 		switch {
+		case !ok:
+			return malformed("the request's host is neither a name nor an address")
 		case ip.IsValid() && (name != "" || ip != a):
 			return malformed("the request is for another address than the connection")
 		case !ip.IsValid() && name == "" && host != "":
@@ -177,33 +179,32 @@ func (p *Policy) settle(q Query) (netip.Addr, string, Decision) {
 	return a, name, Decision{}
 }
 
-// hostOf takes a Host header apart. What is neither a name nor an address equals none.
-func hostOf(s string) (name string, ip netip.Addr) {
-	host, port := s, ""
-	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
-		host, port = s[:i], s[i+1:]
-		if strings.Trim(port, "0123456789") != "" {
-			return "\x00", netip.Addr{}
-		}
-	}
+// hostOf takes a Host header apart: a name, an address, or neither, which is HTTP/1.0's.
+func hostOf(s string) (name string, ip netip.Addr, ok bool) {
 	if s == "" {
-		return "", netip.Addr{}
+		return "", netip.Addr{}, true
 	}
-	if bare, ok := strings.CutPrefix(host, "["); ok {
-		bare, closed := strings.CutSuffix(bare, "]")
-		if a, err := netip.ParseAddr(bare); closed && err == nil && a.Is6() && a.Zone() == "" {
-			return "", a.Unmap()
+	host := s
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
+		host = s[:i]
+		if strings.Trim(s[i+1:], "0123456789") != "" {
+			return "", netip.Addr{}, false
 		}
-		return "\x00", netip.Addr{}
 	}
 	if a, err := netip.ParseAddr(host); err == nil && a.Is4() {
-		return "", a
+		return "", a, true
+	}
+	if bare, bracketed := strings.CutPrefix(host, "["); bracketed {
+		bare, closed := strings.CutSuffix(bare, "]")
+		a, err := netip.ParseAddr(bare)
+		if err != nil || !closed || !a.Is6() {
+			return "", netip.Addr{}, false
+		}
+		a, err = normalAddr(a)
+		return "", a, err == nil
 	}
 	name, err := NormalName(host)
-	if err != nil {
-		return "\x00", netip.Addr{}
-	}
-	return name, netip.Addr{}
+	return name, netip.Addr{}, err == nil
 }
 
 func bitOf(p Proto) protoSet {
@@ -223,14 +224,10 @@ func (r *rule) matches(name string, a netip.Addr, port uint16, bit protoSet) boo
 	if r.protos()&bit == 0 || !r.ports.has(port) {
 		return false
 	}
-	if !r.name.isZero() {
+	if r.byName() {
 		return r.name.matches(name)
 	}
-	if r.prefix.Contains(a) {
-		return true
-	}
-	// What is denied is denied in every notation.
-	return !r.allow && slices.ContainsFunc(embedded(a), r.prefix.Contains)
+	return r.prefix.Contains(a)
 }
 
 func target(name string, a netip.Addr, port uint16) string {
@@ -245,7 +242,7 @@ func (p *Policy) miss(q Query, name string, a netip.Addr) string {
 	text := "no rule allows " + target(name, a, q.Port)
 	for i := range p.rules {
 		r := &p.rules[i]
-		if !r.allow || r.name.isZero() && !r.prefix.Contains(a) || !r.name.isZero() && !r.name.matches(name) {
+		if !r.allow || !r.byName() && !r.prefix.Contains(a) || r.byName() && !r.name.matches(name) {
 			continue
 		}
 		switch {

@@ -12,6 +12,14 @@ import (
 
 // compileEnv checks what the operator configured.
 func compileEnv(env Env) (*environment, error) {
+	e, err := env.compile()
+	if err != nil {
+		return nil, fmt.Errorf("network configuration: %w", err)
+	}
+	return e, nil
+}
+
+func (env Env) compile() (*environment, error) {
 	e := &environment{presets: env.Presets, trusted: env.Trusted, kinds: slices.Clone(kinds), names: make(map[string]Override)}
 	if env.Trusted == nil {
 		e.trusted = slices.Sorted(maps.Keys(env.Presets))

@@ -129,11 +129,11 @@ func unhex(c byte) int {
 	return -1
 }
 
-// matches reports whether a request matches. One whose path can be read in two ways matches
-// if the rule denies.
+// matches reports whether a request matches. A method or path that can be read in two ways
+// is one that a rule which denies is about, and one that allows is not.
 func (h *httpMatch) matches(q *HTTPQuery, allow bool) bool {
-	if len(h.methods) > 0 && !slices.Contains(h.methods, q.Method) {
-		return !allow && !isMethod(q.Method)
+	if len(h.methods) > 0 && !slices.Contains(h.methods, q.Method) && (allow || isMethod(q.Method)) {
+		return false
 	}
 	if len(h.paths) == 0 {
 		return true

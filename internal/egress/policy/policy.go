@@ -162,70 +162,106 @@ type rule struct {
 	until  time.Time
 }
 
-// Compile checks np and env and makes a policy of them. What is wrong with np is a
-// *hutch.Error with the field; what is wrong with env is an error without a code: it is the
-// operator's.
+// Compile makes a policy of np and env. What is wrong with np is a *hutch.Error with the
+// field; what is wrong with env is an error without a code: it is the operator's. It takes
+// rules without effect, as merging makes them; [Check] does not.
 func Compile(np hutch.NetworkPolicy, env Env) (*Policy, error) {
 	e, err := compileEnv(env)
 	if err != nil {
-		return nil, fmt.Errorf("network configuration: %w", err)
+		return nil, err
 	}
-	return compile(np, e)
-}
-
-func compile(np hutch.NetworkPolicy, e *environment) (*Policy, error) {
 	rules, err := flatten(np)
 	if err != nil {
 		return nil, err
 	}
-	p := &Policy{env: e}
-	for i, r := range rules {
-		label, field := r.Name, fmt.Sprintf("rules[%d]", i)
-		if np.Mode == hutch.NetworkTrusted {
-			field = "mode"
+	return e.compile(rules)
+}
+
+// Check is Compile for a policy as somebody wrote it: it refuses rules that can have no
+// effect too, and names of rules that could be taken for ours.
+func Check(np hutch.NetworkPolicy, env Env) error {
+	e, err := compileEnv(env)
+	if err != nil {
+		return err
+	}
+	_, err = e.check(np)
+	return err
+}
+
+func (e *environment) check(np hutch.NetworkPolicy) (*Policy, error) {
+	for i, r := range np.Rules {
+		if err := checkLabel(r.Name); err != nil {
+			return nil, hutch.FieldErrorf(fmt.Sprintf("rules[%d].name", i), "%.80q: %v", r.Name, err)
 		}
+	}
+	rules, err := flatten(np)
+	if err != nil {
+		return nil, err
+	}
+	p, err := e.compile(rules)
+	if err != nil {
+		return nil, err
+	}
+	return p, contradictions(p.rules)
+}
+
+// source is a rule with the field that it came from.
+type source struct {
+	hutch.NetworkRule
+	field string
+}
+
+// flatten writes a policy's mode and expiry as rules.
+func flatten(np hutch.NetworkPolicy) ([]source, error) {
+	var out []source
+	switch np.Mode {
+	case hutch.NetworkCustom:
+		if len(np.Rules) > maxRules {
+			return nil, hutch.FieldErrorf("rules", "there are %d, at most %d", len(np.Rules), maxRules)
+		}
+		for i, r := range np.Rules {
+			out = append(out, source{r, fmt.Sprintf("rules[%d]", i)})
+		}
+	case hutch.NetworkOff, hutch.NetworkTrusted:
+		if len(np.Rules) > 0 {
+			return nil, hutch.FieldErrorf("rules", "mode %q takes none: use mode %q, and a rule with preset %q for the trusted registries", np.Mode, hutch.NetworkCustom, hutch.PresetTrusted)
+		}
+		if np.Mode == hutch.NetworkTrusted {
+			r := hutch.NetworkRule{Name: "mode trusted", Action: hutch.NetworkAllow, Preset: hutch.PresetTrusted}
+			out = append(out, source{r, "mode"})
+		}
+	default:
+		return nil, hutch.FieldErrorf("mode", "%.40q is none of %q, %q and %q", np.Mode, hutch.NetworkOff, hutch.NetworkTrusted, hutch.NetworkCustom)
+	}
+	for i := range out {
+		if r := &out[i]; r.Action == hutch.NetworkAllow {
+			r.ExpiresAt = earlier(r.ExpiresAt, np.ExpiresAt)
+		}
+	}
+	return out, nil
+}
+
+func (e *environment) compile(rules []source) (*Policy, error) {
+	p := &Policy{env: e}
+	for _, r := range rules {
+		label := r.Name
 		if len(label) > maxText {
-			return nil, hutch.FieldErrorf(field+".name", "it has %d bytes, at most %d", len(label), maxText)
+			return nil, hutch.FieldErrorf(r.field+".name", "it has %d bytes, at most %d", len(label), maxText)
 		}
 		if label == "" {
-			label = field
+			label = r.field
 		}
-		made, err := e.compileRule(r, label, field)
+		made, err := e.compileRule(r.NetworkRule, label, r.field)
 		if err != nil {
 			return nil, err
-		}
-		for j := range made {
-			if made[j].allow {
-				made[j].until = earlier(made[j].until, np.ExpiresAt)
-			}
 		}
 		p.rules = append(p.rules, made...)
 		if len(p.rules) > maxRules {
 			return nil, hutch.FieldErrorf("rules", "there are more than %d with presets written out: use wildcards or ranges", maxRules)
 		}
 	}
-	if err := contradictions(p.rules); err != nil {
-		return nil, err
-	}
 	p.setUntil()
 	return p, nil
-}
-
-// flatten writes a policy's mode as rules.
-func flatten(np hutch.NetworkPolicy) ([]hutch.NetworkRule, error) {
-	switch np.Mode {
-	case hutch.NetworkCustom:
-		return np.Rules, nil
-	case hutch.NetworkOff, hutch.NetworkTrusted:
-		if len(np.Rules) > 0 {
-			return nil, hutch.FieldErrorf("rules", "mode %q takes none: use mode %q, and a rule with preset %q for the trusted registries", np.Mode, hutch.NetworkCustom, hutch.PresetTrusted)
-		}
-		if np.Mode == hutch.NetworkOff {
-			return nil, nil
-		}
-		return []hutch.NetworkRule{{Name: "mode trusted", Action: hutch.NetworkAllow, Preset: hutch.PresetTrusted}}, nil
-	}
-	return nil, hutch.FieldErrorf("mode", "%.40q is none of %q, %q and %q", np.Mode, hutch.NetworkOff, hutch.NetworkTrusted, hutch.NetworkCustom)
 }
 
 // At is the policy as it holds from now on: p itself if nothing has expired.

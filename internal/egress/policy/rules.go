@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -128,7 +129,7 @@ func (e *environment) compilePreset(r hutch.NetworkRule, base rule) ([]rule, err
 		for _, h := range preset.Hosts {
 			made := base
 			made.preset = name
-			if strings.HasPrefix(base.label, "rules[") {
+			if r.Name == "" {
 				made.label = "preset " + name
 			}
 			made.name, _ = parsePattern(h.Domain) // checked with the environment
@@ -155,18 +156,45 @@ func (e *environment) deadRange(r rule) string {
 			return k.what
 		}
 	}
+	if r.prefix.Addr().Is6() && !r.prefix.Overlaps(global6) {
+		return "reserved"
+	}
 	return ""
 }
 
 // contradictions finds rules that can have no effect because an earlier one of the other
-// action decides all that they are about. Who wrote them meant something else.
+// action decides all that they are about. Who wrote them meant something else. What a
+// preset stands for is left out: a rule before it may be there to take some of it away.
 func contradictions(rules []rule) error {
-	for i, r := range rules {
-		for _, before := range rules[:i] {
-			if before.allow != r.allow && before.field != r.field && before.region().contains(r.region()) && before.until.IsZero() {
-				return hutch.FieldErrorf(r.field, "it has no effect: %s comes first, matches all that it does, and decides otherwise; the first match counts", before.field)
+	for i := range rules {
+		r := &rules[i]
+		if r.preset != "" {
+			continue
+		}
+		for j := range rules[:i] {
+			b := &rules[j]
+			if b.allow != r.allow && b.outlives(r) && b.region().contains(r.region()) {
+				return hutch.FieldErrorf(r.field, "it has no effect: %s comes first, matches all that it does, and decides otherwise; the first match counts", b.label)
 			}
 		}
+	}
+	return nil
+}
+
+// checkLabel checks the name that somebody gave a rule. It is shown beside ours, and must
+// not look like one.
+func checkLabel(s string) error {
+	if len(s) > 60 {
+		return errors.New("it has more than 60 characters")
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(" ._-/", rune(c)) {
+			return errors.New("it takes letters, digits, blanks and . _ - / only")
+		}
+	}
+	if s == RuleDefault || s == RuleUnreachable || s == RuleMalformed || strings.HasPrefix(s, "preset ") || strings.HasPrefix(s, "mode ") {
+		return errors.New("that is what decisions without this rule are called")
 	}
 	return nil
 }
