@@ -15,27 +15,29 @@ type kind struct {
 
 // kinds are those that are the same everywhere: IANA's special-purpose registries, without
 // the ranges for documentation, in which nothing is; and the addresses at which clouds
-// answer their machines, apart, so that an exception for a range does not open these.
+// answer their machines, first, and apart: an exception for a range does not open these.
 var kinds = []kind{
+	{netip.MustParsePrefix("100.100.100.200/32"), "a metadata service"},
+	{netip.MustParsePrefix("168.63.129.16/32"), "a metadata service"},
+	{netip.MustParsePrefix("169.254.169.254/32"), "a metadata service"},
+	{netip.MustParsePrefix("169.254.170.2/32"), "a metadata service"},
+	{netip.MustParsePrefix("192.0.0.192/32"), "a metadata service"},
+	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
+	{netip.MustParsePrefix("fd00:ec2::254/128"), "a metadata service"},
+	{netip.MustParsePrefix("fd20:ce::254/128"), "a metadata service"},
+
 	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
 	{netip.MustParsePrefix("100.64.0.0/10"), "shared by a provider"},
-	{netip.MustParsePrefix("100.100.100.200/32"), "a metadata service"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
-	{netip.MustParsePrefix("168.63.129.16/32"), "a metadata service"},
 	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
-	{netip.MustParsePrefix("169.254.169.254/32"), "a metadata service"},
-	{netip.MustParsePrefix("169.254.170.2/32"), "a metadata service"},
 	{netip.MustParsePrefix("172.16.0.0/12"), "private"},
 	{netip.MustParsePrefix("192.0.0.0/24"), "reserved"},
-	{netip.MustParsePrefix("192.0.0.192/32"), "a metadata service"},
 	{netip.MustParsePrefix("192.88.99.0/24"), "reserved"},
 	{netip.MustParsePrefix("192.168.0.0/16"), "private"},
 	{netip.MustParsePrefix("198.18.0.0/15"), "reserved"},
 	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
 	{netip.MustParsePrefix("240.0.0.0/4"), "reserved"},
-	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
-
 	{netip.MustParsePrefix("::/128"), "unspecified"},
 	{netip.MustParsePrefix("::1/128"), "loopback"},
 	{netip.MustParsePrefix("64:ff9b:1::/48"), "translated by a private gateway"},
@@ -46,8 +48,6 @@ var kinds = []kind{
 	{netip.MustParsePrefix("2001:20::/28"), "reserved"},
 	{netip.MustParsePrefix("2002::/16"), "an obsolete notation of an IPv4 address"},
 	{netip.MustParsePrefix("fc00::/7"), "private"},
-	{netip.MustParsePrefix("fd00:ec2::254/128"), "a metadata service"},
-	{netip.MustParsePrefix("fd20:ce::254/128"), "a metadata service"},
 	{netip.MustParsePrefix("fe80::/10"), "link-local"},
 	{netip.MustParsePrefix("fec0::/10"), "private"},
 	{netip.MustParsePrefix("ff00::/8"), "multicast"},

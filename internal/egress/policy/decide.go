@@ -215,8 +215,9 @@ func bitOf(p Proto) protoSet {
 		return bitTLS
 	case ProtoHTTP:
 		return bitHTTP
+	default: // UDP, and what the gateway may learn to tell apart
+		return 0
 	}
-	return 0
 }
 
 // matches looks at all but the request.

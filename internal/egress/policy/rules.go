@@ -171,14 +171,24 @@ func contradictions(rules []rule) error {
 		if r.preset != "" {
 			continue
 		}
+		what := r.region()
+		if r.proto == hutch.NetworkAny && r.byName() && !decidesLater(rules[i+1:], what) {
+			what.protos = bitTLS | bitHTTP // the rest is denied by default
+		}
 		for j := range rules[:i] {
 			b := &rules[j]
-			if b.allow != r.allow && b.outlives(r) && b.region().contains(r.region()) {
+			if b.allow != r.allow && b.outlives(r) && b.region().contains(what) {
 				return hutch.FieldErrorf(r.field, "it has no effect: %s comes first, matches all that it does, and decides otherwise; the first match counts", b.label)
 			}
 		}
 	}
 	return nil
+}
+
+// decidesLater reports whether what is neither TLS nor HTTP is allowed by some rule of later.
+func decidesLater(later []rule, what region) bool {
+	what.protos = bitTCP
+	return slices.ContainsFunc(later, func(r rule) bool { return r.allow && r.region().overlaps(what) })
 }
 
 // checkLabel checks the name that somebody gave a rule. It is shown beside ours, and must

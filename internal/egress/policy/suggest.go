@@ -104,23 +104,26 @@ func (s *suggester) take(q Query) string {
 		s.addrs[a] = append(s.addrs[a], port)
 		return ""
 	}
-	w := s.name(name)
-	switch {
-	case bitOf(q.Proto) == bitTCP:
+	if bitOf(q.Proto) == bitTCP {
+		w := s.name(name)
 		w.tcp = append(w.tcp, port)
-	case q.HTTP != nil && s.policy.looksAtRequests(name, a, q):
+		return ""
+	}
+	if q.HTTP != nil && s.policy.looksAtRequests(name, a, q) {
 		path, ok := normalPath(q.HTTP.Path)
 		if !ok || !isMethod(q.HTTP.Method) || strings.ContainsAny(path, "%*?#") || len(path) > maxText {
 			return "its method or path can be read in two ways, which no rule allows"
 		}
+		w := s.name(name)
 		if w.paths == nil {
 			w.paths = make(map[string][]string)
 		}
 		w.paths[q.HTTP.Method] = append(w.paths[q.HTTP.Method], path)
 		w.ports = append(w.ports, port)
-	default:
-		w.web = append(w.web, port)
+		return ""
 	}
+	w := s.name(name)
+	w.web = append(w.web, port)
 	return ""
 }
 
