@@ -89,7 +89,7 @@ func TestHalfClose(t *testing.T) {
 		}
 		var all bytes.Buffer
 		if _, err := c.WriteTo(&all); err == nil { // until the guest's end of it
-			_, _ = c.CopyFrom(&all)
+			_, _ = Copy(c, &all)
 		}
 		_ = c.CloseWrite()
 	}})
@@ -241,7 +241,7 @@ func TestIdleConnectionIsSmall(t *testing.T) {
 		ups = append(ups, up)
 		mu.Unlock()
 		done := make(chan struct{})
-		go func() { defer close(done); _, _ = c.CopyFrom(up); _ = c.CloseWrite() }()
+		go func() { defer close(done); _, _ = Copy(c, up); _ = c.CloseWrite() }()
 		_, _ = c.WriteTo(up)
 		_ = up.Close()
 		<-done
@@ -319,7 +319,7 @@ func (*later) Datagram(_ Flow, payload []byte, answer func([]byte) bool) bool {
 	return true
 }
 
-func TestCopyFromReportsWhatFails(t *testing.T) {
+func TestCopyReportsWhatFails(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -330,14 +330,14 @@ func TestCopyFromReportsWhatFails(t *testing.T) {
 	}
 	_ = b.Close()
 	var got bytes.Buffer
-	if n, err := copyIdle(&got, a); n != 4 || err != nil || got.String() != "rest" {
+	if n, err := Copy(&got, a); n != 4 || err != nil || got.String() != "rest" {
 		t.Errorf("copied %d, %v, %q", n, err, got.String())
 	}
 	_ = a.Close()
-	if _, err := copyIdle(&got, a); !errors.Is(err, net.ErrClosed) {
+	if _, err := Copy(&got, a); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("copy from what is closed: %v", err)
 	}
-	if n, err := copyIdle(&got, strings.NewReader("plain")); n != 5 || err != nil {
+	if n, err := Copy(&got, strings.NewReader("plain")); n != 5 || err != nil {
 		t.Errorf("copy from a plain reader: %d, %v", n, err)
 	}
 }

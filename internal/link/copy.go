@@ -8,13 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CopyFrom copies what src sends to the guest until src sends no more, like io.Copy, but
-// without a buffer while there is nothing to copy if src is a connection of the host's kernel.
-func (c *Conn) CopyFrom(src io.Reader) (int64, error) { return copyIdle(c, src) }
-
-// copyIdle copies from src to dst and holds a buffer only while there is something to copy, if
-// src can be waited for without one.
-func copyIdle(dst io.Writer, src io.Reader) (int64, error) {
+// Copy copies from src to dst until src sends no more, like io.Copy. If src is a connection
+// of the host's kernel, it holds a buffer only while there is something to copy.
+func Copy(dst io.Writer, src io.Reader) (int64, error) {
 	sc, ok := src.(syscall.Conn)
 	if !ok {
 		b := buffers.Get().(*[]byte)

@@ -206,6 +206,7 @@ func (e *Endpoint) run() {
 		e.err = fmt.Errorf("link: %w", err)
 	}
 	_ = e.dev.shut()
+	e.cancel() // who is dialing, or waiting, for a connection hears of it
 	e.flows.shut()
 	if sound {
 		e.stack.Destroy()
