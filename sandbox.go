@@ -109,7 +109,8 @@ type Sandbox struct {
 	BootMode string        // BootCold or BootPrepared
 	Boot     time.Duration // create call to guest answering
 
-	Access Access
+	Access  Access
+	Network SandboxNetwork
 }
 
 // Lifetime says when a sandbox is ended by whoever holds that, unless it is moved meanwhile.
@@ -187,6 +188,8 @@ type Template struct {
 	Description string
 	// Entrypoint is the image's: it is not run by itself, but known to who asks.
 	Entrypoint []string
+	// Network is of sandboxes that do not ask for one; nil = the project's.
+	Network *NetworkPolicy
 }
 
 // KeepAliases gives a template that was built anew the other names of its last build too.
