@@ -7,6 +7,8 @@ import (
 	"slices"
 )
 
+const metadata = "a metadata service"
+
 // kind is a range that is never reached, unless an exception within it says so.
 type kind struct {
 	prefix netip.Prefix
@@ -17,14 +19,14 @@ type kind struct {
 // the ranges for documentation, in which nothing is; and the addresses at which clouds
 // answer their machines, first, and apart: an exception for a range does not open these.
 var kinds = []kind{
-	{netip.MustParsePrefix("100.100.100.200/32"), "a metadata service"},
-	{netip.MustParsePrefix("168.63.129.16/32"), "a metadata service"},
-	{netip.MustParsePrefix("169.254.169.254/32"), "a metadata service"},
-	{netip.MustParsePrefix("169.254.170.2/32"), "a metadata service"},
-	{netip.MustParsePrefix("192.0.0.192/32"), "a metadata service"},
+	{netip.MustParsePrefix("100.100.100.200/32"), metadata},
+	{netip.MustParsePrefix("168.63.129.16/32"), metadata},
+	{netip.MustParsePrefix("169.254.169.254/32"), metadata},
+	{netip.MustParsePrefix("169.254.170.2/32"), metadata},
+	{netip.MustParsePrefix("192.0.0.192/32"), metadata},
 	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
-	{netip.MustParsePrefix("fd00:ec2::254/128"), "a metadata service"},
-	{netip.MustParsePrefix("fd20:ce::254/128"), "a metadata service"},
+	{netip.MustParsePrefix("fd00:ec2::254/128"), metadata},
+	{netip.MustParsePrefix("fd20:ce::254/128"), metadata},
 
 	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
@@ -57,6 +59,12 @@ var (
 	global6 = netip.MustParsePrefix("2000::/3") // all there is of IPv6 that anybody could mean
 	nat64   = netip.MustParsePrefix("64:ff9b::/96")
 )
+
+// IsMetadata reports whether a cloud answers its machines at a, in whatever notation.
+func IsMetadata(a netip.Addr) bool {
+	a, err := normalAddr(a)
+	return err == nil && slices.ContainsFunc(kinds, func(k kind) bool { return k.what == metadata && k.prefix.Contains(a) })
+}
 
 // tunnelled is the IPv4 address that a site's tunnel (ISATAP, RFC 5214) would take a to.
 func tunnelled(a netip.Addr) (netip.Addr, bool) {

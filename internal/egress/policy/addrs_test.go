@@ -73,6 +73,17 @@ func TestNeverReachable(t *testing.T) {
 	}
 }
 
+func TestIsMetadata(t *testing.T) {
+	for s, want := range map[string]bool{
+		"169.254.169.254": true, "::ffff:169.254.169.254": true, "64:ff9b::169.254.169.254": true, "fd00:ec2::254": true, "100.100.100.200": true,
+		"169.254.169.253": false, "8.8.8.8": false, "": false,
+	} {
+		if got := policy.IsMetadata(addr(s)); got != want {
+			t.Errorf("%s: %v", s, got)
+		}
+	}
+}
+
 // An exception opens what it names, for whom it names, and no more.
 func TestExceptions(t *testing.T) {
 	p := open(t, policy.Env{

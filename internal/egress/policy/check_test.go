@@ -127,11 +127,11 @@ func TestModes(t *testing.T) {
 	if d := p.Connect(tls("files.index.example", 80)); d.Action != policy.Deny {
 		t.Errorf("a port that the preset does not have: %+v", d)
 	}
-	all := registries
-	all.Trusted = nil
-	p = compile(t, all, allow(preset(hutch.PresetTrusted)))
-	if d := p.Connect(tls("a.forge.example", 443)); d.Action != policy.Allow {
-		t.Errorf("trusted is all unless it is said: %+v", d)
+	none := registries
+	none.Trusted = nil
+	p = compile(t, none, allow(preset(hutch.PresetTrusted)))
+	if d := p.Connect(tls("index.example", 443)); d.Action != policy.Deny {
+		t.Errorf("nothing is trusted unless it is said: %+v", d)
 	}
 }
 

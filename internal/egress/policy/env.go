@@ -21,9 +21,6 @@ func compileEnv(env Env) (*environment, error) {
 
 func (env Env) compile() (*environment, error) {
 	e := &environment{presets: env.Presets, trusted: env.Trusted, kinds: slices.Clone(kinds), names: make(map[string]Override)}
-	if env.Trusted == nil {
-		e.trusted = slices.Sorted(maps.Keys(env.Presets))
-	}
 	for _, name := range slices.Sorted(maps.Keys(env.Presets)) {
 		if err := checkPreset(name, env.Presets[name]); err != nil {
 			return nil, err

@@ -43,7 +43,7 @@ const (
 type Env struct {
 	// Presets are lists of hosts by name.
 	Presets map[string]Preset `json:"presets,omitempty"`
-	// Trusted are the presets that hutch.PresetTrusted stands for; nil = all.
+	// Trusted are the presets that hutch.PresetTrusted stands for; none = it allows nothing.
 	Trusted []string `json:"trusted,omitempty"`
 	// Exceptions are reachable, where a rule allows them, though their kind is not.
 	Exceptions []Exception `json:"exceptions,omitempty"`
