@@ -25,6 +25,7 @@ type Services struct {
 	ExecControl ExecControl
 	Guests      Guests
 	Settings    Settings
+	Network     Network
 	Leases      Leases
 	Leaks       Leaks
 	Prepared    Prepared // nil = nothing is prepared
