@@ -140,7 +140,7 @@ func (g *Gateway) renew(id hutch.SandboxID, e hutch.Epoch, inode uint64) (bool, 
 	default:
 	}
 	if e > o.epoch {
-		o.audit.reset()
+		o.reset()
 		o.epoch = e
 	}
 	g.log.Info("link attached again", "sandbox", id, "epoch", e)
@@ -162,7 +162,7 @@ func inodeOf(f *os.File) (uint64, error) {
 // close ends the link and everything on it.
 func (o *outlet) close() {
 	o.ep.Close()
-	o.Sandbox.Close()
+	o.Close()
 }
 
 // install makes o the outlet of id and returns the one it replaces.
@@ -312,7 +312,7 @@ func (o *outlet) stats() Stats {
 // note takes down what was decided.
 func (g *Gateway) note(o *outlet, e flow.Event) {
 	if e.Action == policy.Deny {
-		o.audit.note(e, time.Now())
+		o.note(e, time.Now())
 	}
 	g.ledger.add(o.id, e)
 }

@@ -73,7 +73,7 @@ type ledger struct {
 	lostBy map[hutch.SandboxID]uint64
 	// doubt is what was dropped after it was given and before that was acknowledged.
 	doubt map[hutch.SandboxID]uint64
-	by     map[hutch.SandboxID][]Entry // in order; an empty one is not kept
+	by    map[hutch.SandboxID][]Entry // in order; an empty one is not kept
 }
 
 func newLedger() *ledger {

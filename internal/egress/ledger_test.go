@@ -76,6 +76,32 @@ func TestLedgerRepeatsWhatWasNotAcknowledged(t *testing.T) {
 	}
 }
 
+// What made room after it was given is lost only to a reader who did not keep it.
+func TestLedgerDoubt(t *testing.T) {
+	for _, kept := range []bool{true, false} {
+		l := newLedger()
+		fill := func() {
+			for i := range maxOfOne {
+				l.add("i1", deniedName(fmt.Sprintf("n%d.example", i)))
+			}
+		}
+		fill()
+		p := l.page(Cursor{}, auditPage)
+		fill()
+		var next AuditPage
+		want := uint64(maxOfOne)
+		if kept {
+			next = l.page(p.Next, auditPage)
+			want -= auditPage
+		} else {
+			next = l.page(Cursor{}, auditPage)
+		}
+		if next.Lost != want || l.lostOf("i1") != want {
+			t.Errorf("kept %v: %d lost, want %d", kept, next.Lost, want)
+		}
+	}
+}
+
 func TestLedgerCountsWhatRepeats(t *testing.T) {
 	l := newLedger()
 	for range 1000 {

@@ -113,6 +113,7 @@ type Sandbox struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // lookups
 	lookups chan struct{}
+	asked   atomic.Pointer[asked] // what Admit was asked last
 
 	mu      sync.Mutex
 	policy  *policy.Policy // nil = none was set, and nothing is allowed
@@ -247,13 +248,31 @@ func (s *Sandbox) early(dst netip.AddrPort) (policy.Decision, []dns.Target) {
 	return p.Early(addr, dst.Port(), names...), targets
 }
 
+// asked is what was decided on a first packet.
+type asked struct {
+	dst      netip.AddrPort
+	decision policy.Decision
+	targets  []dns.Target
+}
+
 // Admit implements link.Handler.
 func (s *Sandbox) Admit(f link.Flow) bool {
 	if f.Dst.Port() == namesPort {
 		return s.current() != nil
 	}
-	d, _ := s.early(f.Dst)
+	d, targets := s.early(f.Dst)
+	if d.Action == policy.Deny {
+		s.asked.Store(&asked{f.Dst, d, targets}) // for Refused, which follows
+	}
 	return d.Action != policy.Deny
+}
+
+// why says why a connection was refused at its first packet.
+func (s *Sandbox) why(dst netip.AddrPort) (policy.Decision, []dns.Target) {
+	if a := s.asked.Swap(nil); a != nil && a.dst == dst {
+		return a.decision, a.targets
+	}
+	return s.early(dst)
 }
 
 // Refused implements link.Handler.
@@ -265,7 +284,7 @@ func (s *Sandbox) Refused(f link.Flow) {
 	case f.Dst.Addr().Is6():
 		e.Rule, e.Reason = RuleProtocol, "a sandbox has no IPv6: names that have nothing else are given an IPv4 address inside"
 	default:
-		d, targets := s.early(f.Dst)
+		d, targets := s.why(f.Dst)
 		e.Rule, e.Reason = d.Rule, d.Reason
 		if len(targets) > 0 {
 			e.Name, e.Addr = targets[0].Name, targets[0].Addr
