@@ -174,7 +174,7 @@ func TestECHIsRefused(t *testing.T) {
 }
 
 // clientHello is what Go's client sends first.
-func clientHello(t *testing.T, name string) []byte {
+func clientHello(t testing.TB, name string) []byte {
 	t.Helper()
 	a, b := net.Pipe()
 	defer a.Close()

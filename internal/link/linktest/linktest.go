@@ -29,10 +29,12 @@ import (
 var Inside = netip.MustParsePrefix("10.200.0.0/30")
 
 const (
-	nic       = 1
-	mtu       = 65535
-	queue     = 4096             // packets on their way out of the guest
-	limitTime = 20 * time.Second // for anything a test waits for
+	nic   = 1
+	mtu   = 65535
+	queue = 4096 // packets on their way out of the guest
+	// socketBuffer is what a link holds, in bytes each way.
+	socketBuffer = 4 << 20
+	limitTime    = 20 * time.Second // for anything a test waits for
 )
 
 // Guest is a guest's network.
@@ -47,6 +49,10 @@ func Pair(t testing.TB) (host, guest *os.File) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		// As the isolator does; without the privilege a fast sender loses packets, and is slow.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer)
 	}
 	host, guest = os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "guest")
 	t.Cleanup(func() { _ = host.Close(); _ = guest.Close() })
