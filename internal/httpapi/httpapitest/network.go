@@ -96,7 +96,7 @@ func (f *Fake) NetworkLog(_ context.Context, q hutch.NetworkLogQuery) ([]hutch.N
 		{Seq: 1, At: Epoch, Count: 1, Proto: "tls", Name: "web.example.com", Addr: web, Port: 443, Allowed: true, Rule: "rules[0]", Out: 10, In: 20},
 		{Seq: 2, At: Epoch, Count: 3, Proto: "dns", Name: "other.example.com", Rule: "default", Reason: "no rule allows it"},
 	} {
-		if e.Seq > q.After && !(q.Denied && e.Allowed) && (q.Limit == 0 || len(out) < q.Limit) {
+		if e.Seq > q.After && (!q.Denied || !e.Allowed) && (q.Limit == 0 || len(out) < q.Limit) {
 			out = append(out, e)
 		}
 	}
