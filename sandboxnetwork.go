@@ -25,7 +25,8 @@ type SandboxNetwork struct {
 	// Template is its template's policy as it was when the sandbox was made.
 	Template *NetworkPolicy `json:"template,omitempty"`
 	// Holds is what all that is said of it comes to in its phase, the operator's base included:
-	// what the gateway is told. Nil = it reaches nothing.
+	// what the gateway is told. Without rules it reaches nothing, and what it tries is on record;
+	// nil, of sandboxes from before there was a network, reaches nothing either.
 	Holds  *NetworkPolicy `json:"holds,omitempty"`
 	Source NetworkSource  `json:"source,omitempty"`
 	// Problem is why what was said does not hold, but for the operator's base: his

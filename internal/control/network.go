@@ -205,7 +205,7 @@ func (cfg NetworkConfig) held(p hutch.ProjectID, n hutch.SandboxNetwork) hutch.S
 	return n
 }
 
-// merge is what holds in one phase; nil = nothing is reached.
+// merge is what holds in one phase.
 func (cfg NetworkConfig) merge(p hutch.ProjectID, n hutch.SandboxNetwork, phase hutch.NetworkPhase) (*hutch.NetworkPolicy, hutch.NetworkSource, error) {
 	of := cfg.of(p)
 	l := policy.Layers{Base: cfg.Base, Template: n.Template, Request: n.Asked.In(phase), Ceilings: of.ceilings()}
@@ -234,8 +234,8 @@ func (cfg NetworkConfig) merge(p hutch.ProjectID, n hutch.SandboxNetwork, phase 
 			}
 		}
 	}
-	if len(m.Rules) == 0 {
-		return nil, source, nil
+	if len(m.Rules) == 0 { // not nil: the gateway says what was tried only of who has a policy
+		return &hutch.NetworkPolicy{Mode: hutch.NetworkOff}, source, nil
 	}
 	return &m, source, nil
 }

@@ -155,7 +155,7 @@ func (a *API) info(w http.ResponseWriter, c call) error {
 		token = a.agentToken(sb)
 	}
 	v := detailView{
-		listedView: showListed(sb), AgentToken: token, Domain: a.cfg.Domain, Internet: sb.Network.Holds != nil,
+		listedView: showListed(sb), AgentToken: token, Domain: a.cfg.Domain, Internet: sb.Network.Holds != nil && len(sb.Network.Holds.Rules) > 0,
 		Network:   network{AllowPublicTraffic: &public, MaskRequestHost: sb.Access.MaskHost},
 		Lifecycle: lifecycleView{OnTimeout: "kill"}, Volumes: []struct{}{},
 	}

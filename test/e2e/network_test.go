@@ -110,6 +110,16 @@ func TestNetworkPolicyHoldsFromTheCreateOn(t *testing.T) {
 	o.reaches(t, s, open.ID, "other.example.com")
 	o.isDenied(t, s, open.ID, "web.example.com")
 
+	// What is on record outlives the gateway, which keeps it only until it is read.
+	eventually(t, "the denial is in the log", func() bool {
+		for e, err := range s.client.NetworkLog(t.Context(), closed.ID, 0, true) {
+			if err == nil && e.Host == "web.example.com" && e.Action == hutch.NetworkDeny && e.Proto == "dns" {
+				return true
+			}
+		}
+		return false
+	})
+
 	// Neither the server's end nor the gateway's changes what holds.
 	s.kill9(t)
 	if err := s.start("--egress-config", o.path); err != nil {
@@ -126,14 +136,6 @@ func TestNetworkPolicyHoldsFromTheCreateOn(t *testing.T) {
 	o.isDenied(t, s, closed.ID, "other.example.com")
 
 	// All of it is on record.
-	eventually(t, "the denial is in the log", func() bool {
-		for e, err := range s.client.NetworkLog(t.Context(), closed.ID, 0, true) {
-			if err == nil && e.Host == "web.example.com" && e.Action == hutch.NetworkDeny && e.Proto == "dns" {
-				return true
-			}
-		}
-		return false
-	})
 	eventually(t, "the connection is in the log", func() bool {
 		for e, err := range s.client.NetworkLog(t.Context(), open.ID, 0, false) {
 			if err == nil && e.Host == "other.example.com" && e.Action == hutch.NetworkAllow && e.GotBytes > 0 && e.Port == int(o.port) {
