@@ -75,9 +75,11 @@ func initEgress(ctx context.Context, m presets.Machine, path string, force bool,
 	if err != nil {
 		return err
 	}
-	if net, err := parseEgress(b); err != nil {
-		return err
-	} else if err := net.Check(); err != nil {
+	back, err := parseEgress(b)
+	if err == nil {
+		err = back.Check()
+	}
+	if err != nil {
 		return fmt.Errorf("what was found can't be held: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
