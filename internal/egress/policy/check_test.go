@@ -3,6 +3,7 @@ package policy_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,8 @@ func TestCheckNamesTheField(t *testing.T) {
 		"a path with a query":    {custom(allow(hutch.NetworkRule{Domain: "a.example", HTTP: &hutch.HTTPMatch{Paths: []string{"/a?b"}}})), "rules[0].http.paths[0]", "question mark"},
 		"a star in a path":       {custom(allow(hutch.NetworkRule{Domain: "a.example", HTTP: &hutch.HTTPMatch{Paths: []string{"/*/b"}}})), "rules[0].http.paths[0]", "at the end"},
 		"a denial that ends":     {custom(deny(hutch.NetworkRule{Domain: "a.example", ExpiresAt: time.Unix(1, 0)})), "rules[0].expires_at", "would be open"},
-		"too many rules":         {custom(make([]hutch.NetworkRule, 1001)...), "rules", "1000"},
+		"too many rules":         {custom(make([]hutch.NetworkRule, 201)...), "rules", "200"},
+		"too much in them":       {custom(slices.Repeat([]hutch.NetworkRule{allow(hutch.NetworkRule{Domain: "a.example", Ports: many[:100]})}, 11)...), "rules", "1000"},
 		"an odd label":           {custom(allow(hutch.NetworkRule{Name: "operator: x", Domain: "a.example"})), "rules[0].name", "letters"},
 		"our label":              {custom(allow(hutch.NetworkRule{Name: "default", Domain: "a.example"})), "rules[0].name", "called"},
 		"a long label":           {custom(allow(hutch.NetworkRule{Name: long, Domain: "a.example"})), "rules[0].name", "60"},

@@ -128,7 +128,7 @@ func told(err error, whose string) error {
 		return err
 	}
 	if he, ok := errors.AsType[*hutch.Error](err); ok && he.Code == hutch.CodeForbidden {
-		return &hutch.Error{Code: he.Code, Reason: he.Reason, Message: "network policy of the " + whose + ": " + he.Message}
+		return &hutch.Error{Code: he.Code, Message: "network policy of the " + whose + ": " + he.Message}
 	}
 	return fmt.Errorf("network policy of the %s: %s", whose, err.Error())
 }

@@ -34,9 +34,11 @@ import (
 // Bounds of a policy: far above what people write, and low enough that a decision stays a
 // matter of microseconds.
 const (
-	maxRules = 1000 // with presets written out
-	maxItems = 100  // ports, methods or paths of one rule
-	maxText  = 1024 // bytes of a path, name or label
+	maxWritten = 200  // rules of one layer, as somebody wrote them
+	maxTotal   = 1000 // ports, methods and paths of all of these: they are compared pair by pair
+	maxRules   = 1000 // with presets written out, all layers together
+	maxItems   = 100  // ports, methods or paths of one rule
+	maxText    = 1024 // bytes of a path, name or label
 )
 
 // Env is what the operator configured: the same for all sandboxes of a host.
@@ -189,10 +191,21 @@ func Check(np hutch.NetworkPolicy, env Env) error {
 }
 
 func (e *environment) check(np hutch.NetworkPolicy) (*Policy, error) {
+	if len(np.Rules) > maxWritten {
+		return nil, hutch.FieldErrorf("rules", "there are %d, at most %d: use wildcards or ranges", len(np.Rules), maxWritten)
+	}
+	total := 0
 	for i, r := range np.Rules {
 		if err := checkLabel(r.Name); err != nil {
 			return nil, hutch.FieldErrorf(fmt.Sprintf("rules[%d].name", i), "%.80q: %v", r.Name, err)
 		}
+		total += len(r.Ports)
+		if r.HTTP != nil {
+			total += len(r.HTTP.Methods) + len(r.HTTP.Paths)
+		}
+	}
+	if total > maxTotal {
+		return nil, hutch.FieldErrorf("rules", "they have %d ports, methods and paths, at most %d: use ranges, and paths that end in a star", total, maxTotal)
 	}
 	rules, err := flatten(np)
 	if err != nil {

@@ -42,25 +42,27 @@ func (s portSet) has(p uint16) bool {
 	return false
 }
 
-// minus is what of s is not in t.
+// minus is what of s is not in t. It takes as long as both are long: a tenant says how long
+// they are, and policies are compared rule by rule.
 func (s portSet) minus(t portSet) portSet {
-	for _, cut := range t {
-		var left portSet
-		for _, r := range s {
-			if cut.Last < r.First || r.Last < cut.First {
-				left = append(left, r)
-				continue
-			}
-			if r.First < cut.First {
-				left = append(left, hutch.PortRange{First: r.First, Last: cut.First - 1})
-			}
-			if cut.Last < r.Last {
-				left = append(left, hutch.PortRange{First: cut.Last + 1, Last: r.Last})
-			}
+	var left portSet
+	for _, r := range s {
+		for len(t) > 0 && t[0].Last < r.First {
+			t = t[1:]
 		}
-		s = left
+		first, rest := int(r.First), t
+		for len(rest) > 0 && rest[0].First <= r.Last {
+			if first < int(rest[0].First) {
+				left = append(left, hutch.PortRange{First: uint16(first), Last: rest[0].First - 1})
+			}
+			first = int(rest[0].Last) + 1
+			rest = rest[1:]
+		}
+		if first <= int(r.Last) {
+			left = append(left, hutch.PortRange{First: uint16(first), Last: r.Last})
+		}
 	}
-	return s
+	return left
 }
 
 func (s portSet) contains(t portSet) bool { return len(t.minus(s)) == 0 }

@@ -58,7 +58,7 @@ func (p *Policy) ruleWithin(i int, ceiling *Policy, of string) error {
 // beyond is a refusal of a rule.
 func beyond(r *rule, format string, args ...any) error {
 	e := hutch.FieldErrorf(r.field, format, args...)
-	e.Code, e.Reason = hutch.CodeForbidden, "network_ceiling"
+	e.Code = hutch.CodeForbidden
 	return e
 }
 
