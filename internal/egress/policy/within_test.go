@@ -243,7 +243,7 @@ func (w world) compare(t *testing.T, r *rand.Rand) (within, beyond bool) {
 func TestWithinIsSound(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 8))
 	passed, refused, harmless := 0, 0, 0
-	const n = 30
+	const n = 20
 	for range n {
 		switch within, beyond := small.compare(t, r); {
 		case within:
