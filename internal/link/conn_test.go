@@ -157,7 +157,7 @@ func TestShortConnectionsLeaveNothing(t *testing.T) {
 		}
 	}})
 	s := guestStack(t, guest)
-	const n, workers = 3000, 8
+	const n, workers = 1200, 8
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
