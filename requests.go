@@ -20,7 +20,6 @@ type CreateSandbox struct {
 	Lease       time.Duration  // 0 = it has no owner that must renew it
 	Budget      Budget
 	Access      Access
-	Network     NetworkPhases // what it leaves out is the template's, else the project's
 }
 
 // SandboxQuery asks for one page of a project's sandboxes, newest first. Zero

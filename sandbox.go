@@ -109,8 +109,7 @@ type Sandbox struct {
 	BootMode string        // BootCold or BootPrepared
 	Boot     time.Duration // create call to guest answering
 
-	Access  Access
-	Network SandboxNetwork
+	Access Access
 }
 
 // Lifetime says when a sandbox is ended by whoever holds that, unless it is moved meanwhile.
@@ -188,8 +187,6 @@ type Template struct {
 	Description string
 	// Entrypoint is the image's: it is not run by itself, but known to who asks.
 	Entrypoint []string
-	// Network is of sandboxes that do not ask for one; nil = the project's.
-	Network *NetworkPolicy
 }
 
 // KeepAliases gives a template that was built anew the other names of its last build too.

@@ -25,8 +25,6 @@ type CreateSandbox struct {
 	PrivatePorts       bool              `json:"private_ports,omitempty"`        // who reaches its ports by name needs a token
 	MaskHost           string            `json:"mask_host,omitempty"`            // Host that servers inside are shown; "${PORT}" is the port
 
-	Network *Network `json:"network,omitempty"` // what it may reach; when left out the template's, else the project's, else nothing
-
 	// Setup is a line for the sandbox's shell, started as its first command. The answer does
 	// not wait for it: it names the command, which has a record, a log and a limit of its own.
 	Setup               string   `json:"setup,omitempty"`
@@ -91,7 +89,6 @@ type Sandbox struct {
 	Budget             *Budget           `json:"budget,omitempty"`
 	PrivatePorts       bool              `json:"private_ports,omitempty"`
 	MaskHost           string            `json:"mask_host,omitempty"`
-	Network            SandboxNetwork    `json:"network"`                 // what it may reach, in short
 	SetupExecID        hutch.ExecID      `json:"setup_exec_id,omitempty"` // the command of setup; in the answer to the create
 }
 

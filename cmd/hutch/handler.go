@@ -31,7 +31,7 @@ func (s *server) handler(ln net.Addr) (h http.Handler, close func()) {
 	domain := s.publicDomain(ln)
 	native := httpapi.New(httpapi.Config{Build: buildInfo(), MaxUpload: s.cfg.maxUpload}, httpapi.Services{
 		Sandboxes: s.control, Prepared: s.control, Pausing: s.control, Execs: s.control, ExecControl: s.control,
-		Guests: s.control, Settings: s.control, Network: s.control, Leases: s.control, Leaks: s.control, Meter: s.control, Billing: s.control, Logs: s.control,
+		Guests: s.control, Settings: s.control, Leases: s.control, Leaks: s.control, Meter: s.control, Billing: s.control, Logs: s.control,
 		Templates: s.control, Builds: s.control, Audit: s.control,
 		Keys: keysPort{s.keys}, Events: s.control, Health: s,
 		Auth: s.keys, Idempotency: s.store, Metrics: s.metrics,
@@ -39,7 +39,7 @@ func (s *server) handler(ln net.Addr) (h http.Handler, close func()) {
 	}, s.log)
 	in := edge.New(edge.Config{Domain: domain, Recovered: s.control.Recovered}, s.control, s.tokens, s.whenRecovered(native), s.log)
 	e2b := e2bapi.New(e2bapi.Config{Domain: domain, MaxTTL: s.cfg.control.MaxTTL}, e2bapi.Services{
-		Sandboxes: s.control, Lifetimes: s.control, Network: s.control, Execs: s.control, ExecControl: s.control,
+		Sandboxes: s.control, Lifetimes: s.control, Execs: s.control, ExecControl: s.control,
 		Guests: s.control, Templates: s.control, Usage: s.control, Logs: s.control,
 		Tokens: s.tokens, Auth: s.keys, Audit: s.control, Metrics: s.metrics, Recovered: s.control.Recovered,
 	}, s.log)

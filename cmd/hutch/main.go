@@ -44,10 +44,8 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Version:       buildVersion,
 	}
+	root.AddCommand(mayDie(newServe()), mayDie(newKeeper()), mayDie(newEgress()), newDoctor(), newLeaks(), newBench(), newChaos())
 	env := cli.OSEnv(buildInfo())
-	gateway := mayDie(newEgress())
-	gateway.AddCommand(cli.EgressCommands(env)...)
-	root.AddCommand(newInit(), mayDie(newServe()), mayDie(newKeeper()), gateway, newDoctor(), newLeaks(), newBench(), newChaos())
 	env.TemplateCommands = templateCommands()
 	root.AddCommand(cli.Commands(env)...)
 	cli.Strict(root)

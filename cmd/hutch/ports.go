@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
+	"os"
 	"slices"
 	"time"
 
 	"hutch.dev/hutch"
 	"hutch.dev/hutch/internal/auth"
 	"hutch.dev/hutch/internal/egress"
-	"hutch.dev/hutch/internal/egress/policy"
 	"hutch.dev/hutch/internal/keeper"
 	"hutch.dev/hutch/internal/node"
 	"hutch.dev/hutch/internal/rootfs"
@@ -57,14 +57,8 @@ func listKept(ctx context.Context, c *keeper.Client) ([]hutch.Trace, error) {
 // egressPort is the gateway as the node wants it.
 type egressPort struct{ *companion[*egress.Client] }
 
-// Attach is one call, so that a gateway which dies within it is told everything again.
-func (p egressPort) Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, np *hutch.NetworkPolicy) error {
-	return p.call(ctx, func(c *egress.Client) error {
-		if err := c.Attach(ctx, id, e, h.LinkKind, h.Link); err != nil {
-			return err
-		}
-		return c.SetPolicy(ctx, id, e, np)
-	})
+func (p egressPort) Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, kind runtime.LinkKind, f *os.File) error {
+	return p.call(ctx, func(c *egress.Client) error { return c.Attach(ctx, id, e, kind, f) })
 }
 
 func (p egressPort) Detach(ctx context.Context, id hutch.SandboxID) error {
@@ -73,28 +67,6 @@ func (p egressPort) Detach(ctx context.Context, id hutch.SandboxID) error {
 
 func (p egressPort) List(ctx context.Context) ([]hutch.Trace, error) {
 	return listLinks(ctx, p.get())
-}
-
-// NetworkEntries reads on in the gateway's list of what it allowed and denied.
-func (p egressPort) NetworkEntries(ctx context.Context, after hutch.NetworkOrigin) (out hutch.NetworkEntries, err error) {
-	var page egress.AuditPage
-	err = p.call(ctx, func(c *egress.Client) (err error) {
-		page, err = c.Audit(ctx, egress.Cursor{Gateway: after.Gateway, Seq: uint64(after.Seq)})
-		return err
-	})
-	if err != nil {
-		return out, err
-	}
-	out.Next = hutch.NetworkOrigin{Gateway: page.Next.Gateway, Seq: int64(page.Next.Seq)}
-	out.More, out.Lost, out.Anew = page.More, int64(page.Lost), page.Anew
-	for _, e := range page.Entries {
-		out.Entries = append(out.Entries, hutch.NetworkEntry{
-			Sandbox: e.Sandbox, At: e.Time, Count: int64(e.Count), Proto: e.Proto, Name: e.Name, Addr: e.Addr, Port: e.Port,
-			Allowed: e.Action == string(policy.Allow), Rule: e.Rule, Reason: e.Reason, Out: int64(e.Out), In: int64(e.In), Took: e.Took,
-			Origin: hutch.NetworkOrigin{Gateway: page.Next.Gateway, Seq: int64(e.Seq)},
-		})
-	}
-	return out, nil
 }
 
 // listLinks names what a gateway serves, as traces.

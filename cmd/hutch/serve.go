@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,7 +19,6 @@ import (
 	"hutch.dev/hutch/internal/cli"
 	"hutch.dev/hutch/internal/control"
 	"hutch.dev/hutch/internal/egress"
-	"hutch.dev/hutch/internal/egress/policy"
 	"hutch.dev/hutch/internal/guestimage"
 	"hutch.dev/hutch/internal/httpapi"
 	"hutch.dev/hutch/internal/keeper"
@@ -53,8 +51,6 @@ type server struct {
 	rt      *gvisor.Runtime
 	builder *template.Builder
 	budgets *budgetFile // nil = projects have none
-	rules   *egressFile
-	env     atomic.Pointer[policy.Env] // what the gateway is told; nil = not yet
 	node    *node.Node
 	metrics *obs.Metrics
 	reg     *prometheus.Registry
@@ -89,7 +85,7 @@ func newServer(ctx context.Context, cfg serveConfig, log *slog.Logger) (_ *serve
 		return nil, err
 	}
 	failpoint.At(failpoint.ServeCompanionsUp)
-	if err := s.openNode(ctx); err != nil {
+	if err := s.openNode(); err != nil {
 		return nil, err
 	}
 	if err := s.adminKey(ctx); err != nil {
@@ -130,17 +126,7 @@ func (s *server) openCompanions(ctx context.Context) error {
 	s.egress = &companion[*egress.Client]{
 		name: "egress gateway", log: s.log,
 		start: func(ctx context.Context) (*egress.Client, error) {
-			c, err := egress.Start(ctx, dir, buildVersion, exe, "egress", "--data-dir", dir)
-			if err != nil {
-				return nil, err
-			}
-			if env := s.env.Load(); env != nil { // before the first serving, it is told with the configuration
-				if err := c.SetEnv(ctx, *env); err != nil {
-					c.Close()
-					return nil, err
-				}
-			}
-			return c, nil
+			return egress.Start(ctx, dir, buildVersion, exe, "egress", "--data-dir", dir)
 		},
 		refill: func(ctx context.Context) error { return s.node.RefillEgress(ctx) },
 		ping: func(ctx context.Context, c *egress.Client) error {
@@ -155,7 +141,7 @@ func (s *server) openCompanions(ctx context.Context) error {
 	return s.egress.open(ctx)
 }
 
-func (s *server) openNode(ctx context.Context) error {
+func (s *server) openNode() error {
 	dir := filepath.Join(s.cfg.dataDir, guestImages)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -180,16 +166,11 @@ func (s *server) openNode(ctx context.Context) error {
 		s.cfg.control.Images = imagesPort{images}
 	}
 	s.cfg.control.HostMemory = hostMemory
-	s.cfg.control.Decisions, s.cfg.control.NetworkMetrics = egressPort{s.egress}, s.metrics
 	s.cfg.control.ProjectMilliCPU = s.cfg.projectCPUs * 1000
 	s.control = control.New(s.cfg.control, s.store, s.metrics, s.log)
 	s.node = node.New(node.Config{Guest: guest, ImagePath: images.Path, Log: s.log, Temp: s.cfg.leftovers(builder), EndSilent: s.cfg.silence()},
 		s.rt, keeperPort{s.keeper}, egressPort{s.egress}, s.control)
 	s.control.Attach(s.node)
-	s.rules = newEgressFile(s.cfg, s.setNetwork, s.log)
-	if err := s.rules.load(ctx); err != nil {
-		return err
-	}
 	if path := s.cfg.budgets; path != "" {
 		s.budgets = &budgetFile{path: path, set: s.control.SetProjectBudgets, log: s.log}
 		if err := s.budgets.load(); err != nil {
@@ -198,26 +179,6 @@ func (s *server) openNode(ctx context.Context) error {
 	}
 	obs.Prepared(s.reg, s.control.PreparedMachines)
 	return nil
-}
-
-// setNetwork has everybody keep to what the operator says of the network: the gateway first, since
-// a policy holds only in the configuration that it was made for.
-func (s *server) setNetwork(ctx context.Context, cfg control.NetworkConfig) error {
-	if err := cfg.Check(); err != nil {
-		return err
-	}
-	s.env.Store(&cfg.Env)
-	err := egressPort{s.egress}.call(ctx, func(c *egress.Client) error { return c.SetEnv(ctx, cfg.Env) })
-	if err != nil {
-		return err
-	}
-	if err := s.control.SetNetwork(cfg); err != nil {
-		return err
-	}
-	if !s.control.Recovered() { // those of the last run are held to it as they are taken over
-		return nil
-	}
-	return s.control.ApplyNetwork(ctx)
 }
 
 // adminKey makes the first key, for this machine's own command line.
@@ -295,7 +256,6 @@ func (s *server) run(told context.Context) error {
 		if err := s.control.Recover(ctx); err != nil {
 			return fmt.Errorf("take over the sandboxes of the last run: %w", err)
 		}
-		g.Go(func() error { return s.rules.run(ctx) })
 		s.log.Info("ready", "listen", ln.Addr().String(), "version", buildVersion)
 		return s.control.Run(ctx)
 	})

@@ -32,7 +32,6 @@ type serveConfig struct {
 	projectCPUs int
 	rateCard    string            // file of what is charged; empty = nothing is
 	budgets     string            // file of what projects may use; empty = no limit
-	egress      string            // file of what sandboxes may reach; empty = egress.json in dataDir, if there is one
 	profiles    map[string]string // of sandboxes that ask for none, by project
 	recipes     string            // directory of further recipes
 	builds      template.ServiceConfig
@@ -129,9 +128,6 @@ func newServe() *cobra.Command {
 			if err := cfg.readProfiles(); err != nil {
 				return err
 			}
-			if err := cfg.readEgress(); err != nil {
-				return err
-			}
 			// HTTP/2 writes to the standard logger whenever a guest breaks its rules, as often as
 			// that likes. Whoever made the call is told.
 			stdlog.SetOutput(io.Discard)
@@ -156,7 +152,6 @@ func newServe() *cobra.Command {
 	f.DurationVar(&cfg.control.UsageFor, "usage-retention", 90*24*time.Hour, "how long what ended sandboxes used is remembered")
 	f.StringVar(&cfg.rateCard, "rate-card", "", "file of what is charged, in JSON; see docs/usage.md")
 	f.StringVar(&cfg.budgets, "project-budgets", "", "file of what projects may use in a period, in JSON, read again when it changes; see docs/usage.md")
-	f.StringVar(&cfg.egress, "egress-config", "", "file of what sandboxes may reach, in JSON, read again when it changes (default: egress.json in the data directory); see docs/network.md")
 	f.IntVar(&cfg.control.MaxSandboxes, "max-sandboxes", 1000, "most sandboxes alive at once")
 	f.DurationVar(&cfg.control.MaxAge, "max-age", 0, "longest life of a sandbox from its creation, however often it is extended; 0 is none")
 	f.IntVar(&cfg.control.ProjectSandboxes, "project-max-sandboxes", 0, "most sandboxes alive at once of one project; 0 is any number")

@@ -26,7 +26,6 @@ func newCreate(a *app) *cobra.Command {
 		maxCPU        durationFlag
 		maxCost       float64
 		keepAlive     bool
-		network       networkFlags
 		env, metadata []string
 	)
 	c := &cobra.Command{
@@ -59,9 +58,6 @@ func newCreate(a *app) *cobra.Command {
 				return a.usage(cmd, err)
 			}
 			if req.Metadata, err = pairs("metadata", metadata); err != nil {
-				return a.usage(cmd, err)
-			}
-			if req.Network, err = network.network(a); err != nil {
 				return a.usage(cmd, err)
 			}
 			cl, err := a.client()
@@ -105,10 +101,7 @@ func newCreate(a *app) *cobra.Command {
 	f.Var(&setupLimit, "setup-timeout", "how long that may take (default 1h)")
 	f.BoolVar(&req.PrivatePorts, "private-ports", false, "who reaches its ports by name needs its token")
 	f.StringVar(&req.MaskHost, "mask-host", "", "Host header that servers inside are shown, like localhost:${PORT}")
-	f.StringArrayVar(&network.allow, "allow", nil, "what it may reach: DOMAIN, *.DOMAIN, ADDRESS or RANGE, with :PORT, or preset:NAME; may be repeated (default: the template's, else the project's, else nothing)")
-	f.StringVar(&network.policy, "network", "", "file with a network policy in JSON, - for standard input; see docs/network.md")
 	c.MarkFlagsMutuallyExclusive("keep-alive", "setup")
-	c.MarkFlagsMutuallyExclusive("allow", "network")
 	return c
 }
 

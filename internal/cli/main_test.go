@@ -34,9 +34,6 @@ func newRoot(env cli.Env) *cobra.Command {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.AddCommand(&cobra.Command{Use: "serve", Hidden: true, Args: cobra.NoArgs, Run: func(*cobra.Command, []string) {}})
-	gateway := &cobra.Command{Use: "egress", Hidden: true, Args: cobra.NoArgs, Run: func(*cobra.Command, []string) {}}
-	gateway.AddCommand(cli.EgressCommands(env)...)
-	root.AddCommand(gateway)
 	root.AddCommand(cli.Commands(env)...)
 	cli.Strict(root)
 	return root

@@ -58,7 +58,6 @@ func (c Config) withDefaults() Config {
 	def(&c.ImagesEvery, imagesEvery)
 	def(&c.ReconcileEvery, time.Minute)
 	def(&c.SecondLook, SecondLook)
-	def(&c.DecisionsEvery, time.Second)
 	def(&c.PrepareFor, 5*time.Minute)
 	num(&c.MaxSandboxes, 1000)
 	num(&c.Creates, 2*runtime.NumCPU())

@@ -43,7 +43,6 @@ import (
 // Nodes is what control asks of the hosts. In one process it is the node agent itself.
 type Nodes interface {
 	Sandboxer
-	Networker
 	Preparer
 	Execer
 	Insider
@@ -63,13 +62,6 @@ type Sandboxer interface {
 	// KillSandbox returns once nothing is left; hutch.ErrSandboxGone if there was nothing.
 	KillSandbox(ctx context.Context, id hutch.SandboxID, e hutch.Epoch) error
 	SetDeadline(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, t time.Time) error
-}
-
-// Networker holds sandboxes to what they may reach.
-type Networker interface {
-	// SetNetwork has the gateway told, and returns once it keeps to it. News that is older than
-	// what the node was told of the sandbox changes nothing.
-	SetNetwork(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, n hutch.SandboxNetwork) error
 }
 
 // Preparer makes machines before anybody asks for them. In one runs the guest agent, and nobody has greeted it.
@@ -157,20 +149,6 @@ type Metrics interface {
 	QueueLength(n int)
 }
 
-// Decisions has what the gateway allowed and denied.
-type Decisions interface {
-	// NetworkEntries reads on from a place in the list, and takes it that all before that is in
-	// good hands.
-	NetworkEntries(ctx context.Context, after hutch.NetworkOrigin) (hutch.NetworkEntries, error)
-}
-
-// NetworkMetrics counts what is in that list. Implementations do not block.
-type NetworkMetrics interface {
-	NetworkDecided(e hutch.NetworkEntry)
-	// NetworkLost counts entries that were not read before they made room for others.
-	NetworkLost(n int64)
-}
-
 // Config holds what an operator may set; zero fields get the default named.
 type Config struct {
 	DefaultTTL    time.Duration // of a sandbox that asks for none; 1 h
@@ -212,11 +190,6 @@ type Config struct {
 	// Now says in which period of a project's budget it is; time.Now.
 	Now func() time.Time
 
-	// Decisions are what sandboxes are allowed and denied; nil = nothing is known of it.
-	Decisions      Decisions
-	DecisionsEvery time.Duration  // how often they are read; 1 s
-	NetworkMetrics NetworkMetrics // nil = they are not counted
-
 	ReconcileEvery time.Duration // how often records and host are compared; 1 min
 	SecondLook     time.Duration // how long after the first look the second is taken; 2 s
 }
@@ -248,7 +221,6 @@ type Control struct {
 	meter     *meter
 	ledger    *ledger
 	budgets   projectBudgets
-	network   network
 	counting  claims[hutch.ProjectID] // projects whose use in a period is being read from the records
 	builds    *builds
 	audit     *auditLog

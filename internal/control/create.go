@@ -182,11 +182,6 @@ func (c *Control) finishStart(ctx context.Context, sb hutch.Sandbox, begun time.
 		c.undoStart(ctx, sb, err)
 		return hutch.Sandbox{}, err
 	}
-	if out.Network.Revision != sb.Network.Revision { // the operator changed it while it was started
-		if out, err = c.passNetwork(ctx, out); err != nil {
-			c.log.Error("a sandbox is not held to its network policy of now", "sandbox", sb.ID, "op", "network", "error", err)
-		}
-	}
 	failpoint.At(failpoint.CreateFinished)
 	c.metrics.CreateStage("finish", time.Since(t))
 	c.metrics.CreateStage("total", time.Since(begun))

@@ -21,9 +21,6 @@ func (c *Control) Run(ctx context.Context) error {
 	c.wg.Go(func() { c.reconciling(ctx) })
 	c.wg.Go(func() { c.preparing(ctx) })
 	c.wg.Go(func() { c.tellingUse(ctx) })
-	if c.cfg.Decisions != nil {
-		c.wg.Go(func() { c.keepingDecisions(ctx) })
-	}
 	t := time.NewTicker(c.cfg.SweepInterval)
 	defer t.Stop()
 	var purged time.Time

@@ -93,9 +93,6 @@ func (c *Control) recoverOne(ctx context.Context, sb hutch.Sandbox) error {
 	if sb, err = c.clipRecord(ctx, sb); err != nil {
 		return err
 	}
-	if sb, _, err = c.remerge(ctx, sb); err != nil {
-		return err
-	}
 	why, err := c.adopt(ctx, sb)
 	if errors.Is(err, hutch.ErrSandboxGone) {
 		return c.recordLost(ctx, sb, why, err)

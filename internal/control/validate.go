@@ -47,10 +47,6 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 	if err := checkAccess(req.Access); err != nil {
 		return hutch.Sandbox{}, err
 	}
-	network, err := c.planNetwork(req, t)
-	if err != nil {
-		return hutch.Sandbox{}, err
-	}
 	ttl = c.clip(now, now.Add(ttl)).Sub(now)
 	host := req.Hostname
 	if host == "" {
@@ -64,7 +60,7 @@ func (c *Control) plan(req hutch.CreateSandbox, t hutch.Template, now time.Time)
 		Hostname: host, State: hutch.StateNew, Resources: res, Profile: profile, Env: req.Env, Metadata: req.Metadata,
 		Defaults: t.Defaults, TTL: ttl, IdleTimeout: req.IdleTimeout,
 		CreatedAt: now, ActiveAt: now, ExpiresAt: now.Add(ttl), Access: req.Access,
-		Lease: req.Lease, LeasedTo: leaseFrom(now, req.Lease), Budget: req.Budget, Network: network,
+		Lease: req.Lease, LeasedTo: leaseFrom(now, req.Lease), Budget: req.Budget,
 	}, nil
 }
 

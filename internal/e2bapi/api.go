@@ -17,7 +17,6 @@ const AgentVersion = "0.6.13"
 type Services struct {
 	Sandboxes   Sandboxes
 	Lifetimes   Lifetimes
-	Network     Network
 	Execs       Execs
 	ExecControl ExecControl
 	Guests      Guests

@@ -46,7 +46,6 @@ func (a *API) routes() []route {
 		{"POST /sandboxes/{id}/resume", hutch.ScopeRun, a.resume},
 		{"POST /sandboxes/{id}/timeout", hutch.ScopeRun, a.setTimeout},
 		{"POST /sandboxes/{id}/refreshes", hutch.ScopeRun, a.refresh},
-		{"PUT /sandboxes/{id}/network", hutch.ScopeRun, a.updateNetwork},
 		{"GET /sandboxes/{id}/metrics", hutch.ScopeRead, a.metricsOf},
 		{"GET /sandboxes/{id}/logs", hutch.ScopeRead, a.logsV1},
 		{"GET /v2/sandboxes/{id}/logs", hutch.ScopeRead, a.logsV2},

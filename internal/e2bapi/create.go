@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +32,8 @@ type newSandbox struct {
 	EnvVars    map[string]string `json:"envVars"`
 	Network    *network          `json:"network"`
 
-	// Internet, if true, asks for nothing: older clients send that in every create.
+	// Internet is tolerated whatever it says: older clients send true in every create. What
+	// a sandbox may reach is the operator's to say.
 	Internet *bool `json:"allow_internet_access"`
 
 	AutoPause       *bool           `json:"autoPause"`
@@ -93,11 +95,21 @@ func (n *network) refuse() error {
 	if n == nil {
 		return nil
 	}
+	for _, dst := range n.DenyOut {
+		if _, err := netip.ParseAddr(dst); err == nil {
+			continue
+		}
+		if _, err := netip.ParsePrefix(dst); err != nil {
+			return hutch.FieldErrorf("network.denyOut", "%.100q is no address and no range of addresses", dst)
+		}
+	}
 	switch {
+	case len(n.AllowOut) > 0:
+		return unsupported("network.allowOut: sandboxes reach nothing outside yet: leave it out")
 	case len(n.HTTPSPorts) > 0:
 		return unsupported("network.httpsPorts: servers in a sandbox are spoken to without TLS: leave it out and serve plain HTTP")
 	case asks(n.EgressProxy):
-		return unsupported("network.egressProxy: what leaves a sandbox goes through the gateway of this server: leave it out")
+		return unsupported("network.egressProxy: sandboxes reach nothing outside yet: leave it out")
 	case asks(n.Rules):
 		return unsupported("network.rules: requests are not changed on their way out yet: leave it out")
 	}
@@ -157,10 +169,6 @@ func (a *API) create(w http.ResponseWriter, c call, always bool, ttl time.Durati
 	if err != nil {
 		return err
 	}
-	network, err := body.Network.policy(body.Internet)
-	if err != nil {
-		return err
-	}
 	if body.Timeout != nil {
 		if ttl, err = a.ttl(*body.Timeout); err != nil {
 			return err
@@ -172,7 +180,6 @@ func (a *API) create(w http.ResponseWriter, c call, always bool, ttl time.Durati
 	}
 	req := hutch.CreateSandbox{
 		Project: c.key.Project, Template: t.Name, Env: body.EnvVars, Metadata: body.Metadata, TTL: &ttl, Access: acc,
-		Network: hutch.NetworkPhases{Agent: network},
 	}
 	if key := c.Header.Get("Idempotency-Key"); key != "" {
 		if req.ID, err = idempotentID(c.key, key); err != nil {

@@ -167,7 +167,6 @@ func (w *world) CreateSandbox(ctx context.Context, req hutch.CreateSandbox) (hut
 		ID: req.ID, Project: req.Project, Template: req.Template, State: hutch.StateRunning, Env: req.Env, Metadata: req.Metadata,
 		Access: req.Access, CreatedAt: now, StartedAt: now, TTL: *req.TTL, ExpiresAt: now.Add(*req.TTL),
 		Resources: hutch.Resources{MilliCPU: 1500, MemoryMB: 512, DiskMB: 2048},
-		Network:   hutch.SandboxNetwork{Asked: req.Network, Holds: req.Network.Agent},
 	}
 	w.sandboxes[sb.ID] = sb
 	w.order = append(w.order, sb.ID)
@@ -249,16 +248,6 @@ func (w *world) KillSandbox(_ context.Context, p hutch.ProjectID, id hutch.Sandb
 		c.finish(hutch.ExecResult{End: hutch.ExecSandboxGone, ExitCode: 137})
 	}
 	return sb, nil
-}
-
-func (w *world) SetSandboxNetwork(_ context.Context, p hutch.ProjectID, id hutch.SandboxID, asked hutch.NetworkPhases) (hutch.Sandbox, error) {
-	if _, err := w.of(p, id); err != nil {
-		return hutch.Sandbox{}, err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.sandboxes[id].Network = hutch.SandboxNetwork{Asked: asked, Holds: asked.Agent}
-	return *w.sandboxes[id], nil
 }
 
 func (w *world) ExtendTo(_ context.Context, p hutch.ProjectID, id hutch.SandboxID, t time.Time, onlyLater bool) (hutch.Sandbox, error) {

@@ -36,7 +36,7 @@ func newBench(t *testing.T) *bench {
 	root := t.TempDir()
 	w := newWorld(root)
 	api := New(Config{Keepalive: time.Minute}, Services{
-		Sandboxes: w, Lifetimes: w, Network: w, Execs: w, ExecControl: w, Guests: w, Templates: w, Usage: w, Logs: w,
+		Sandboxes: w, Lifetimes: w, Execs: w, ExecControl: w, Guests: w, Templates: w, Usage: w, Logs: w,
 		Tokens: w, Auth: w, Audit: w, Metrics: w, Recovered: func() bool { return w.recovered },
 	}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	next := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

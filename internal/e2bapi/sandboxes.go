@@ -154,13 +154,11 @@ func (a *API) info(w http.ResponseWriter, c call) error {
 	if c.key.Scope.Includes(hutch.ScopeRun) { // with it commands can be run
 		token = a.agentToken(sb)
 	}
-	v := detailView{
-		listedView: showListed(sb), AgentToken: token, Domain: a.cfg.Domain, Internet: sb.Network.Holds != nil && len(sb.Network.Holds.Rules) > 0,
+	return ok(w, http.StatusOK, detailView{
+		listedView: showListed(sb), AgentToken: token, Domain: a.cfg.Domain,
 		Network:   network{AllowPublicTraffic: &public, MaskRequestHost: sb.Access.MaskHost},
 		Lifecycle: lifecycleView{OnTimeout: "kill"}, Volumes: []struct{}{},
-	}
-	v.Network.showPolicy(sb)
-	return ok(w, http.StatusOK, v)
+	})
 }
 
 func (a *API) kill(w http.ResponseWriter, c call) error {

@@ -30,12 +30,6 @@ type Lifetimes interface {
 	ResumeSandbox(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.Sandbox, error)
 }
 
-// Network says what sandboxes may reach.
-type Network interface {
-	// SetSandboxNetwork replaces what a sandbox may reach and returns once it holds.
-	SetSandboxNetwork(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, asked hutch.NetworkPhases) (hutch.Sandbox, error)
-}
-
 // Execs starts commands and reports on them. The end of a caller's context never ends a
 // command.
 type Execs interface {

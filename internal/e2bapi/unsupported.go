@@ -23,6 +23,9 @@ func unsupportedRoutes() []route {
 		{"there are no snapshots here yet: build a template, or keep the sandbox running", []string{
 			"POST /sandboxes/{id}/snapshots", "GET /snapshots",
 		}},
+		{"what a sandbox may reach cannot be changed here: it reaches nothing outside yet", []string{
+			"PUT /sandboxes/{id}/network",
+		}},
 		{"templates are not built through this API here: use `hutch template build`", []string{
 			"POST /v3/templates", "POST /v2/templates", "POST /templates", "POST /templates/{name}",
 			"POST /templates/{name}/builds/{build}", "POST /v2/templates/{name}/builds/{build}",

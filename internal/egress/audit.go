@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"hutch.dev/hutch/internal/egress/flow"
 	"hutch.dev/hutch/internal/link"
 )
 
@@ -20,7 +19,6 @@ type Counts struct {
 	UDP   uint64 `json:"udp"`
 	ICMP  uint64 `json:"icmp"`
 	Other uint64 `json:"other"`
-	Names uint64 `json:"names,omitempty"` // questions about names
 }
 
 // Refusal is a destination that a sandbox was refused.
@@ -42,17 +40,10 @@ type audit struct {
 }
 
 // note counts a refusal.
-func (a *audit) note(e flow.Event, now time.Time) {
+func (a *audit) note(f link.Flow, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	f := link.Flow{Proto: link.Proto(e.Proto), Dst: netip.AddrPortFrom(e.Addr, e.Port)}
 	switch f.Proto {
-	case "dns":
-		a.counts.Names++
-		return
-	case "tls", "http":
-		f.Proto = link.TCP
-		fallthrough
 	case link.TCP:
 		a.counts.TCP++
 	case link.UDP:
@@ -93,13 +84,6 @@ func (a *audit) snapshot() (Counts, []Refusal, uint64) {
 	return a.counts, recent, a.forgotten
 }
 
-// reset forgets everything.
-func (a *audit) reset() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.counts, a.recent, a.forgotten = Counts{}, nil, 0
-}
-
 // take begins with what b remembers.
 func (a *audit) take(b *audit) {
 	counts, recent, forgotten := b.snapshot()
@@ -109,7 +93,6 @@ func (a *audit) take(b *audit) {
 	a.counts.UDP += counts.UDP
 	a.counts.ICMP += counts.ICMP
 	a.counts.Other += counts.Other
-	a.counts.Names += counts.Names
 	a.forgotten += forgotten
 	for _, r := range recent {
 		if len(a.recent) == maxRecent {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/egress/policy"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/daemon"
 	"hutch.dev/hutch/internal/x/fdpass"
@@ -90,30 +89,6 @@ func (c *Client) Detach(ctx context.Context, id hutch.SandboxID) error {
 	return c.call(ctx, opDetach, nameRequest{Name: id}, nil)
 }
 
-// SetPolicy replaces what a sandbox may reach; nil is nothing. Connections that are open and
-// denied now are cut before it returns. An epoch older than the link's is hutch.ErrStale, a
-// sandbox that is not attached hutch.ErrNotFound. A policy that does not hold in what the
-// operator configured is refused with the field that is wrong, and the one before stays.
-func (c *Client) SetPolicy(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, p *hutch.NetworkPolicy) error {
-	return c.call(ctx, opPolicy, policyRequest{Name: id, Epoch: e, Policy: p}, nil)
-}
-
-// SetEnv replaces what the operator configured, which every policy is read in. A sandbox whose
-// policy does not hold in it gets nowhere until it is given another. The host's own addresses
-// and networks are added if it names none.
-func (c *Client) SetEnv(ctx context.Context, env policy.Env) error {
-	return c.call(ctx, opEnv, env, nil)
-}
-
-// Audit returns entries of the audit that come after a cursor, in order, and takes it that
-// everything up to that cursor is in good hands. Begin with the zero Cursor, and go on with the
-// page's. Only one reader may do so.
-func (c *Client) Audit(ctx context.Context, after Cursor) (AuditPage, error) {
-	var p AuditPage
-	err := c.call(ctx, opAudit, after, &p)
-	return p, err
-}
-
 // Stats returns what was counted of a sandbox, also after its link has ended;
 // hutch.ErrNotFound if it was not attached.
 func (c *Client) Stats(ctx context.Context, id hutch.SandboxID) (Stats, error) {
@@ -154,9 +129,6 @@ func (c *Client) call(ctx context.Context, op string, in, out any, files ...*os.
 	fdpass.CloseAll(fds) // none is expected
 	if re, ok := errors.AsType[*fdpass.RemoteError](err); ok {
 		return &hutch.Error{Code: hutch.Code(re.Code), Message: re.Message}
-	}
-	if errors.Is(err, fdpass.ErrTooLarge) {
-		return hutch.Wrap(hutch.CodeBadRequest, err, "it is too long for the egress gateway: use fewer rules, or ranges in place of single addresses")
 	}
 	if errors.Is(err, fdpass.ErrClosed) {
 		return hutch.Wrap(hutch.CodeUnavailable, err, "the egress gateway is gone")

@@ -27,8 +27,7 @@ const roleServe = "egress-serve"
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == roleServe {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		cfg := Config{Dir: os.Args[2], Build: os.Args[3], Log: log, World: testWorld(os.Args[2])}
-		if err := Serve(context.Background(), cfg); err != nil {
+		if err := Serve(context.Background(), Config{Dir: os.Args[2], Build: os.Args[3], Log: log}); err != nil {
 			log.Error("egress", "error", err)
 			os.Exit(1)
 		}

@@ -7,15 +7,13 @@ import (
 	"time"
 
 	"hutch.dev/hutch"
-	"hutch.dev/hutch/internal/egress/flow"
-	"hutch.dev/hutch/internal/egress/policy"
 	"hutch.dev/hutch/internal/link"
 	"hutch.dev/hutch/internal/runtime"
 	"hutch.dev/hutch/internal/x/fdpass"
 )
 
 // Version is the version of the operations below.
-const Version = 2
+const Version = 1
 
 const service = "hutch-egress"
 
@@ -25,9 +23,6 @@ const (
 	opDetach = "detach"
 	opList   = "list"
 	opStats  = "stats"
-	opPolicy = "policy"
-	opEnv    = "env"
-	opAudit  = "audit"
 	opStop   = "stop"
 )
 
@@ -47,15 +42,7 @@ type Stats struct {
 	Recent    []Refusal       `json:"recent,omitempty"`    // latest first
 	Forgotten uint64          `json:"forgotten,omitempty"` // destinations that Recent had no room for
 	Link      link.Stats      `json:"link"`
-
-	Policy      bool           `json:"policy,omitempty"` // whether it has one; without, nothing is allowed
-	Connections int            `json:"connections,omitempty"`
-	Traffic     []flow.Traffic `json:"traffic,omitempty"` // since the link is served; the most first
-	Lost        uint64         `json:"lost,omitempty"`    // entries of the audit that made room before they were read
 }
-
-// maxTraffic is how many destinations a Stats has, so that it fits a message.
-const maxTraffic = 128
 
 type attachRequest struct {
 	Name  hutch.SandboxID  `json:"name"`
@@ -65,12 +52,6 @@ type attachRequest struct {
 
 type nameRequest struct {
 	Name hutch.SandboxID `json:"name"`
-}
-
-type policyRequest struct {
-	Name   hutch.SandboxID      `json:"name"`
-	Epoch  hutch.Epoch          `json:"epoch"`
-	Policy *hutch.NetworkPolicy `json:"policy,omitempty"` // nil = none: nothing is allowed
 }
 
 type listRequest struct {
@@ -136,27 +117,6 @@ func (c *controller) handle(call *fdpass.Call) (any, error) {
 		}
 		all := c.list(r.After, pageSize)
 		return listReply{Sandboxes: all, More: len(all) == pageSize}, nil
-	case opPolicy:
-		var r policyRequest
-		if err := call.Decode(&r); err != nil {
-			return nil, err
-		}
-		if err := checkName(r.Name); err != nil {
-			return nil, err
-		}
-		return nil, c.setPolicy(r.Name, r.Epoch, r.Policy)
-	case opEnv:
-		var env policy.Env
-		if err := call.Decode(&env); err != nil {
-			return nil, err
-		}
-		return nil, c.setEnv(env)
-	case opAudit:
-		var at Cursor
-		if err := call.Decode(&at); err != nil {
-			return nil, err
-		}
-		return c.ledger.page(at, auditPage), nil
 	case opStop:
 		c.stop()
 		return nil, nil

@@ -21,13 +21,11 @@ const (
 	logName    = "egress.log"
 )
 
+// Descriptors the gateway needs: two for each link while it is being attached, and what
+// connections and Go itself take.
 const (
-	// maxConnections bounds the connections of all sandboxes together.
-	maxConnections = 16384
-	// spareFiles is what the socket, the log and Go itself take.
 	spareFiles = 256
-	// wantFiles is two for each link while it is being attached, and one for each connection.
-	wantFiles = 2*MaxLinks + maxConnections + spareFiles
+	wantFiles  = 2*MaxLinks + spareFiles
 )
 
 // Config is what a gateway process needs to know.
@@ -35,7 +33,6 @@ type Config struct {
 	Dir   string // the data directory: one gateway in each
 	Build string // of this program, told to clients
 	Log   *slog.Logger
-	World World
 }
 
 // Serve is the whole life of a gateway process. It returns nil once ctx has ended or it
@@ -62,7 +59,7 @@ func Serve(ctx context.Context, cfg Config) error {
 
 	ctx, cancel := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer cancel()
-	g := newGateway(cfg.World, connectionsFor(limit), logger)
+	g := newGateway(logger)
 	defer g.close()
 	server := fdpass.Server{
 		Hello:   fdpass.Hello{Service: service, Version: Version, Build: cfg.Build, PID: os.Getpid()},
@@ -71,13 +68,4 @@ func Serve(ctx context.Context, cfg Config) error {
 	logger.Info("serving", "pid", os.Getpid(), "version", Version, "max_files", limit)
 	claim.Ready()
 	return server.Serve(ctx, l)
-}
-
-// connectionsFor is how many connections there may be with that many files: half of those that
-// are not spare, if there are fewer than were asked for.
-func connectionsFor(files int) int {
-	if files >= wantFiles {
-		return maxConnections
-	}
-	return max((files-spareFiles)/2, 1)
 }

@@ -25,7 +25,6 @@ type Services struct {
 	ExecControl ExecControl
 	Guests      Guests
 	Settings    Settings
-	Network     Network
 	Leases      Leases
 	Leaks       Leaks
 	Prepared    Prepared // nil = nothing is prepared

@@ -235,9 +235,6 @@ var wireTypes = map[string]any{
 	"Budget": api.Budget{}, "ProjectBudget": api.ProjectBudget{}, "RateCard": api.RateCard{}, "UsageEntry": api.UsageEntry{}, "UsageReport": api.UsageReport{},
 	"Leak": api.Leak{}, "Leaks": api.Leaks{},
 	"LogLine": api.LogLine{}, "MakeDirectory": api.MakeDirectory{}, "Me": api.Me{},
-	"Network": api.Network{}, "NetworkPolicy": api.NetworkPolicy{}, "NetworkRule": api.NetworkRule{}, "NetworkHTTP": api.NetworkHTTP{},
-	"SandboxNetwork": api.SandboxNetwork{}, "NetworkState": api.NetworkState{}, "LockNetwork": api.LockNetwork{}, "NetworkEntry": api.NetworkEntry{},
-	"NetworkLog": api.NetworkLog{}, "NetworkSuggestion": api.NetworkSuggestion{}, "NetworkLeftOut": api.NetworkLeftOut{},
 	"MoveFile": api.MoveFile{}, "MuxReply": api.MuxReply{}, "MuxRequest": api.MuxRequest{},
 	"OutputChunk": api.OutputChunk{}, "OutputGap": api.OutputGap{}, "Point": api.Point{}, "Port": api.Port{},
 	"Process": api.Process{}, "ProcessMetrics": api.ProcessMetrics{}, "Sandbox": api.Sandbox{},
@@ -364,9 +361,6 @@ var enumTypes = map[reflect.Type]string{
 func describeGo(t reflect.Type) string {
 	if e, ok := enumTypes[t]; ok {
 		return e
-	}
-	if t == reflect.TypeFor[hutch.PortRange]() { // a number or text
-		return ""
 	}
 	if t.String() == "time.Time" {
 		return "date-time"

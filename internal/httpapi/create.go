@@ -129,9 +129,6 @@ func planCreate(in api.CreateSandbox) (hutch.CreateSandbox, error) {
 	if out.Budget, err = budget(in.Budget); err != nil {
 		return out, err
 	}
-	if out.Network, err = networkPhases("network.", in.Network); err != nil {
-		return out, err
-	}
 	ttl, err := seconds("ttl_seconds", in.TTLSeconds, 0, longest)
 	if err != nil {
 		return out, err

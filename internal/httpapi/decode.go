@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"reflect"
@@ -84,12 +83,6 @@ func decode(body []byte, dst any) error {
 			}
 			continue
 		}
-		if t := field.Type(); t.Kind() == reflect.Slice && isObject(t.Elem()) {
-			if err := decodeList(name, raw, field); err != nil {
-				return err
-			}
-			continue
-		}
 		if err := decodeStrict(raw, field.Addr().Interface()); err != nil {
 			return hutch.FieldErrorf(name, "must be %s", expected(field.Type()))
 		}
@@ -100,27 +93,6 @@ func decode(body []byte, dst any) error {
 	if _, err := dec.Token(); err != io.EOF {
 		return hutch.Errorf(hutch.CodeBadRequest, "the body goes on after the JSON object")
 	}
-	return nil
-}
-
-// isObject reports whether a value of type t is an object of fields, and not one that reads itself.
-func isObject(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
-}
-
-// decodeList reads a list of objects, each as strictly as the body.
-func decodeList(name string, raw []byte, field reflect.Value) error {
-	var elems []json.RawMessage
-	if err := json.Unmarshal(raw, &elems); err != nil {
-		return hutch.FieldErrorf(name, "must be %s", expected(field.Type()))
-	}
-	list := reflect.MakeSlice(field.Type(), len(elems), len(elems))
-	for i, e := range elems {
-		if err := decodeWithin(fmt.Sprintf("%s[%d]", name, i), e, list.Index(i).Addr().Interface()); err != nil {
-			return err
-		}
-	}
-	field.Set(list)
 	return nil
 }
 
@@ -151,12 +123,6 @@ func malformed(err error) error {
 
 // expected says what a field of type t takes.
 func expected(t reflect.Type) string {
-	switch t {
-	case reflect.TypeFor[time.Time]():
-		return "a time, like 2026-01-02T15:04:05Z"
-	case reflect.TypeFor[[]hutch.PortRange]():
-		return "a list of ports from 1 to 65535, or ranges of them like \"8000-8100\""
-	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return expected(t.Elem())

@@ -86,12 +86,6 @@ func routes() []route {
 		{method: "POST", pattern: "/v1/sandboxes/{id}/ports", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).setPort},
 		{method: "DELETE", pattern: "/v1/sandboxes/{id}/ports/{port}", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).unsetPort},
 
-		{method: "GET", pattern: "/v1/sandboxes/{id}/network", scope: hutch.ScopeRead, handle: (*API).getNetwork},
-		{method: "PUT", pattern: "/v1/sandboxes/{id}/network", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).setNetwork},
-		{method: "POST", pattern: "/v1/sandboxes/{id}/network/lock", scope: hutch.ScopeRun, once: onceReplay, handle: (*API).lockNetwork},
-		{method: "GET", pattern: "/v1/sandboxes/{id}/network/log", scope: hutch.ScopeRead, handle: (*API).networkLog},
-		{method: "GET", pattern: "/v1/sandboxes/{id}/network/suggestion", scope: hutch.ScopeRead, handle: (*API).networkSuggestion},
-
 		{method: "GET", pattern: "/v1/events", scope: hutch.ScopeRead, handle: (*API).events},
 		{method: "GET", pattern: "/v1/templates", scope: hutch.ScopeRead, handle: (*API).listTemplates},
 		{method: "GET", pattern: "/v1/templates/{name}", scope: hutch.ScopeRead, handle: (*API).getTemplate},

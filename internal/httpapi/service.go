@@ -87,20 +87,6 @@ type Settings interface {
 	UpdateMetadata(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, set map[string]string) (hutch.Sandbox, error)
 }
 
-// Network is what sandboxes may reach, and what they tried.
-type Network interface {
-	// SetSandboxNetwork replaces what a sandbox may reach and returns once it holds. A field
-	// that is wrong is named as within "network"; more than the project may ask for is hutch.ErrForbidden.
-	SetSandboxNetwork(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, asked hutch.NetworkPhases) (hutch.Sandbox, error)
-	// LockSandboxNetwork moves it from phase setup to phase agent, hutch.ErrInvalidState if it
-	// is there; with stop it ends what was left running.
-	LockSandboxNetwork(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID, stop bool) (hutch.Sandbox, error)
-	// NetworkLog returns a page of what it was allowed and denied, oldest first, also once it has ended.
-	NetworkLog(ctx context.Context, q hutch.NetworkLogQuery) ([]hutch.NetworkEntry, error)
-	// SuggestNetwork says what would allow what it was denied.
-	SuggestNetwork(ctx context.Context, project hutch.ProjectID, id hutch.SandboxID) (hutch.NetworkSuggestion, error)
-}
-
 // Meter measures.
 type Meter interface {
 	// Usage measures a running sandbox now.

@@ -40,7 +40,7 @@ func showSandbox(sb hutch.Sandbox) api.Sandbox {
 		LeaseSeconds: sb.Lease.Seconds(), LeasedTo: milli(sb.LeasedTo),
 		Budget:    showBudget(sb.Budget),
 		EndReason: sb.EndReason, EndDetail: sb.EndDetail,
-		PrivatePorts: sb.Access.PrivatePorts, MaskHost: sb.Access.MaskHost, Network: showNetwork(sb.Network),
+		PrivatePorts: sb.Access.PrivatePorts, MaskHost: sb.Access.MaskHost,
 	}
 }
 

@@ -34,7 +34,7 @@ func (c call) at(query string) string {
 // to show for each of them.
 func (b *bench) documented() []call {
 	b.t.Helper()
-	sb := string(into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{"lease_seconds": 60, "network": {"setup": {"mode": "off"}}}`).want(201)).ID)
+	sb := string(into[api.Sandbox](b.do("POST", "/v1/sandboxes", `{"lease_seconds": 60}`).want(201)).ID)
 	at := "/v1/sandboxes/" + sb
 	b.Program("shell", shellProgram)
 	x := into[api.Exec](b.do("POST", at+"/exec", `{"cmd": "shell", "background": true, "terminal": {}, "stdin_open": true}`).want(202))
@@ -154,7 +154,7 @@ func TestEveryCallCanBeRepeatedUnderItsKey(t *testing.T) {
 		"updateSandbox": `{"metadata": {"a": "b"}}`, "updateLifecycle": `{"ttl_seconds": 60}`,
 		"exec": `{"cmd": "echo x"}`, "execStream": `{"cmd": "echo x"}`, "signalExec": `{"signal": "HUP"}`,
 		"resizeExec": `{"rows": 5, "cols": 6}`, "createWatcher": `{"path": "/tmp"}`, "makeDirectory": `{"path": "/made"}`,
-		"moveFile": `{"from": "/f", "to": "/g"}`, "setPort": `{"port": 8000}`, "setNetwork": `{"setup": {"mode": "off"}}`, "buildTemplate": `{"name": "x", "image_ref": "y"}`,
+		"moveFile": `{"from": "/f", "to": "/g"}`, "setPort": `{"port": 8000}`, "buildTemplate": `{"name": "x", "image_ref": "y"}`,
 	}
 	queries := map[string]string{"removeFile": "?path=/made"}
 	// What others need, or end, comes in this order; all else before it.

@@ -12,28 +12,21 @@ type gate struct {
 	idle chan struct{} // once shut: closed when n is 0
 }
 
-// enter begins a flow and says how many there are with it. It is 0, and none begins, if there
-// are too many or the gate is shut.
-func (g *gate) enter() int {
+// enter begins a flow, unless there are too many or the gate is shut.
+func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.idle != nil || g.n >= g.max {
-		return 0
+		return false
 	}
 	g.n++
-	return g.n
+	return true
 }
 
 func (g *gate) full() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.n >= g.max
-}
-
-func (g *gate) count() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.n
 }
 
 // leave ends a flow.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -64,27 +65,14 @@ func (r *recorder) Refused(f Flow) {
 	r.refused = append(r.refused, f)
 }
 
-func (r *recorder) ServeTCP(req *Request) {
-	c, err := req.Accept()
-	if err != nil {
-		return
-	}
-	r.serve(req.Flow())
-	_, _ = c.WriteTo(c)
-}
+func (r *recorder) ServeTCP(f Flow, c net.Conn) { r.echo(f, c) }
+func (r *recorder) ServeUDP(f Flow, c net.Conn) { r.echo(f, c) }
 
-func (r *recorder) Datagram(f Flow, payload []byte, answer func([]byte) bool) bool {
-	if !r.Admit(f) {
-		return false
-	}
-	r.serve(f)
-	return answer(payload)
-}
-
-func (r *recorder) serve(f Flow) {
+func (r *recorder) echo(f Flow, c net.Conn) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.served = append(r.served, f)
+	r.mu.Unlock()
+	_, _ = io.Copy(c, c)
 }
 
 func (r *recorder) refusals() []Flow {

@@ -4,9 +4,7 @@
 //
 // It owns the stack, the packets and their bounds. Whether a flow is let in is the
 // [Handler]'s decision, and what is behind it the Handler's business: link dials nowhere.
-// A TCP connection is decided on twice: at its first packet, for which nothing is kept, and
-// then before the handshake is answered, for as long as the Handler takes. What is not
-// admitted is refused at once, in the way that makes the caller inside fail
+// What is not admitted is refused at once, in the way that makes the caller inside fail
 // at once: TCP by a reset, UDP by "port unreachable", the rest by "administratively
 // prohibited". The sandbox has no other way out, so what this package does not pass on
 // does not exist.
@@ -19,10 +17,7 @@
 //   - fragments are refused rather than collected: a link with this [MTU] never needs them.
 //   - IPv6 never reaches the stack; it is refused before.
 //   - refusals are limited to refuseRate a second; a flood waits in the socket buffer.
-//   - connections at once are limited, those not yet answered and new ones a second too. The
-//     more there are, the less each may buffer: together some 64 MiB each way.
-//   - a connection that was closed here counts until the guest has closed it too; one that
-//     does not within a few seconds is reset.
+//   - flows at once are limited, handshakes under way too.
 //   - a panic while a packet is worked off ends this link and no other.
 //
 // Checksums are not looked at: a link is memory, what arrives is what was sent, and a
@@ -37,6 +32,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"runtime/debug"
@@ -59,14 +55,11 @@ const (
 	// earnest still gets every answer.
 	refuseRate  = 5000 // a second
 	refuseBurst = 1000
-	// connectRate and connectBurst bound the connections let in. One that is accepted, looked at
-	// and refused costs some 200 µs.
-	connectRate  = 1000 // a second
-	connectBurst = 1000
-	// maxHandshakes bounds connections that are not answered yet; more wait for the guest to
-	// send its request again, a second later. The Handler may be dialing for each.
-	maxHandshakes = 128
-	// maxFlows bounds connections at once; more are refused.
+	// maxHandshakes bounds connections that are being set up; more wait for the guest to
+	// send its request again.
+	maxHandshakes = 64
+	// maxFlows bounds connections and UDP flows at once; more are refused. Each may hold
+	// a goroutine and two buffers.
 	maxFlows = 1024
 )
 
@@ -91,20 +84,18 @@ type Flow struct {
 // Handler decides on flows and serves those it admits. Its methods are called
 // concurrently.
 type Handler interface {
-	// Admit decides whether a TCP connection is refused at its first packet. It is called while
-	// the link waits, so it must neither block nor call the Endpoint.
+	// Admit decides whether a TCP or UDP flow is let in. It is called while the link
+	// waits, so it must neither block nor call the Endpoint.
 	Admit(f Flow) bool
-	// Refused is told of every flow that was refused, whether or not Admit or Datagram was
-	// asked, but not of what ServeTCP refuses. The same restrictions hold.
+	// Refused is told of every flow that was refused, whether or not Admit was asked. The
+	// same restrictions hold.
 	Refused(f Flow)
-	// ServeTCP decides on an admitted connection and serves it, on a goroutine of its own. If it
-	// returns without having accepted it, the connection is refused; else it is closed. It
-	// must return soon after the request's context has ended.
-	ServeTCP(r *Request)
-	// Datagram is offered every UDP datagram; false refuses it. The payload is its own for the
-	// call only, and it must not block. answer sends a datagram back; it may be called later, or
-	// never, by any goroutine, and never waits. It reports whether the datagram was sent.
-	Datagram(f Flow, payload []byte, answer func([]byte) bool) bool
+	// ServeTCP serves an admitted connection, on a goroutine of its own, and closes it. It
+	// must return soon after reads from c fail, as they do when the link ends.
+	ServeTCP(f Flow, c net.Conn)
+	// ServeUDP does the same for the datagrams between two addresses; each read and write
+	// is one datagram. A flow ends when the handler ends it.
+	ServeUDP(f Flow, c net.Conn)
 }
 
 // Stats counts what a link has seen. Packets in are the sandbox's.
@@ -115,7 +106,7 @@ type Stats struct {
 	BytesOut   uint64 `json:"bytes_out"`
 	DroppedIn  uint64 `json:"dropped_in"`  // malformed, or nothing that could be answered
 	DroppedOut uint64 `json:"dropped_out"` // the sandbox did not read them in time
-	Throttled  uint64 `json:"throttled"`   // times the link waited because of too many refusals or connections
+	Throttled  uint64 `json:"throttled"`   // times the link waited because of too many refusals
 }
 
 // Endpoint is an attached link.
@@ -125,7 +116,6 @@ type Endpoint struct {
 	dev     *device
 	stack   *stack.Stack
 	limit   *rate.Limiter // of refusals
-	news    *rate.Limiter // of connections
 	ctx     context.Context
 	cancel  context.CancelFunc
 	done    chan struct{}
@@ -133,8 +123,7 @@ type Endpoint struct {
 
 	flows gate
 
-	refused   atomic.Bool // set when a packet that is worked off, or a connection, is refused
-	admitted  atomic.Bool // set when a packet that is worked off begins a connection
+	refused   atomic.Bool // set when a packet that is worked off is refused
 	droppedIn atomic.Uint64
 	throttled atomic.Uint64
 }
@@ -154,7 +143,6 @@ func Attach(kind runtime.LinkKind, f *os.File, h Handler, log *slog.Logger) (*En
 	e := &Endpoint{
 		handler: h, log: log, dev: dev,
 		limit: rate.NewLimiter(refuseRate, refuseBurst),
-		news:  rate.NewLimiter(connectRate, connectBurst),
 		ctx:   ctx, cancel: cancel,
 		done:  make(chan struct{}),
 		flows: gate{max: maxFlows},
@@ -206,7 +194,6 @@ func (e *Endpoint) run() {
 		e.err = fmt.Errorf("link: %w", err)
 	}
 	_ = e.dev.shut()
-	e.cancel() // who is dialing, or waiting, for a connection hears of it
 	e.flows.shut()
 	if sound {
 		e.stack.Destroy()
@@ -228,21 +215,18 @@ func (e *Endpoint) read() (sound bool, err error) {
 			return true, err
 		}
 		if e.refused.CompareAndSwap(true, false) {
-			e.throttle(e.limit)
-		}
-		if e.admitted.CompareAndSwap(true, false) {
-			e.throttle(e.news)
+			e.throttle()
 		}
 	}
 }
 
-// throttle holds the reader back while the link is over a rate.
-func (e *Endpoint) throttle(limit *rate.Limiter) {
-	if limit.Allow() {
+// throttle holds the reader back while the link is over its rate of refusals.
+func (e *Endpoint) throttle() {
+	if e.limit.Allow() {
 		return
 	}
 	e.throttled.Add(1)
-	_ = limit.Wait(e.ctx) // it fails when the link ends, which the next read says too
+	_ = e.limit.Wait(e.ctx) // it fails when the link ends, which the next read says too
 }
 
 // refuse notes a refusal.

@@ -154,6 +154,9 @@ func TestFlowsAtOnceAreBounded(t *testing.T) {
 	if _, err := dialTCP(t, s, "1.2.3.4:443"); err == nil {
 		t.Error("a third connection was made")
 	}
+	if err := ask(t, s, "1.2.3.4:443"); !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a flow of datagrams over the bound: %v", err)
+	}
 }
 
 func TestLinkEndsWithTheSandbox(t *testing.T) {
@@ -251,7 +254,7 @@ func TestAttachRefusesOtherKinds(t *testing.T) {
 // panicker is a Handler with a bug.
 type panicker struct{ recorder }
 
-func (*panicker) Datagram(Flow, []byte, func([]byte) bool) bool { panic("bug") }
+func (*panicker) Admit(Flow) bool { panic("bug") }
 
 func TestPanicEndsOneLinkOnly(t *testing.T) {
 	host, guest := socketPair(t)

@@ -7,11 +7,13 @@ import (
 
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
 )
 
 // nic is the one interface of a link's stack.
@@ -28,23 +30,11 @@ func (e *Endpoint) newStack() (*stack.Stack, error) {
 	// peer, and the link's limit on refusals holds before.
 	s.SetICMPLimit(rate.Inf)
 	sack := tcpip.TCPSACKEnabled(true)
-	moderate := tcpip.TCPModerateReceiveBufferOption(false) // buffers are what bufferFor says
-	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: firstBuffer, Max: maxBuffer}
-	send := tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: firstBuffer, Max: maxBuffer}
-	timeWait, finWait := tcpip.TCPTimeWaitTimeoutOption(timeWait), tcpip.TCPLingerTimeoutOption(lingerTime)
-	option := func(o tcpip.SettableTransportProtocolOption) tcpip.Error {
-		return s.SetTransportProtocolOption(tcp.ProtocolNumber, o)
-	}
 	err := errors.Join(
 		stackError("create interface", s.CreateNIC(nic, e.dev)),
 		stackError("accept every address", s.SetPromiscuousMode(nic, true)),
 		stackError("answer for every address", s.SetSpoofing(nic, true)),
-		stackError("enable selective acknowledgement", option(&sack)),
-		stackError("fix receive buffers", option(&moderate)),
-		stackError("bound receive buffers", option(&receive)),
-		stackError("bound send buffers", option(&send)),
-		stackError("bound the wait of closed connections", option(&timeWait)),
-		stackError("bound the wait for a close", option(&finWait)),
+		stackError("enable selective acknowledgement", s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack)),
 	)
 	if err != nil {
 		s.Destroy()
@@ -52,7 +42,7 @@ func (e *Endpoint) newStack() (*stack.Stack, error) {
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}})
 
-	connections := tcp.NewForwarder(s, firstBuffer, maxHandshakes, e.acceptTCP)
+	connections := tcp.NewForwarder(s, 0, maxHandshakes, e.acceptTCP)
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 		flags := header.TCP(pkt.TransportHeader().Slice()).Flags()
 		if !flags.Contains(header.TCPFlagSyn) || flags.Contains(header.TCPFlagAck) {
@@ -61,67 +51,61 @@ func (e *Endpoint) newStack() (*stack.Stack, error) {
 		}
 		return e.admit(flowID(TCP, id)) && connections.HandlePacket(id, pkt)
 	})
+	datagrams := udp.NewForwarder(s, e.acceptUDP)
 	s.SetTransportProtocolHandler(udp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
-		return e.datagram(flowID(UDP, id), pkt)
+		return e.admit(flowID(UDP, id)) && datagrams.HandlePacket(id, pkt)
 	})
 	return s, nil
 }
 
-// admit asks the handler about a new connection. What it does not admit the stack refuses by
+// admit asks the handler about a new flow. What it does not admit the stack refuses by
 // itself: nobody took the packet.
 func (e *Endpoint) admit(f Flow) bool {
 	if !e.flows.full() && e.handler.Admit(f) {
-		e.admitted.Store(true)
 		return true
 	}
 	e.refuse(f)
 	return false
 }
 
-// acceptTCP has a connection decided on and served. The stack calls it on a goroutine of its
-// own; at most maxHandshakes are not answered yet at once.
-func (e *Endpoint) acceptTCP(fr *tcp.ForwarderRequest) {
-	n := e.flows.enter()
-	if n == 0 {
-		fr.Complete(true)
+// acceptTCP completes a connection's handshake and has it served. The stack calls it on
+// a goroutine of its own, at most maxHandshakes at once.
+func (e *Endpoint) acceptTCP(r *tcp.ForwarderRequest) {
+	if !e.flows.enter() {
+		r.Complete(true)
 		return
 	}
 	defer e.flows.leave()
-	r := &Request{flow: flowID(TCP, fr.ID()), ctx: e.ctx, forwarder: fr, buffer: bufferFor(n)}
-	defer r.end()
-	e.handler.ServeTCP(r)
-	if r.conn == nil {
-		e.refused.Store(true)
+	flow := flowID(TCP, r.ID())
+	var wq waiter.Queue
+	ep, err := r.CreateEndpoint(&wq)
+	r.Complete(err != nil)
+	if err != nil { // the guest gave up, or the link ends
+		return
 	}
+	c := gonet.NewTCPConn(&wq, ep)
+	defer func() { _ = c.Close() }()
+	e.handler.ServeTCP(flow, c)
 }
 
-// datagram offers a datagram to the handler.
-func (e *Endpoint) datagram(f Flow, pkt *stack.PacketBuffer) bool {
-	answer := func(b []byte) bool { return e.dev.write(datagramHeaders(f, len(b)), b) == nil }
-	if e.handler.Datagram(f, pkt.Data().AsRange().ToSlice(), answer) {
-		return true
+// acceptUDP begins a flow of datagrams. The stack calls it while a packet is worked off.
+func (e *Endpoint) acceptUDP(r *udp.ForwarderRequest) bool {
+	if !e.flows.enter() {
+		return false
 	}
-	e.refuse(f)
-	return false
-}
-
-// datagramHeaders are the headers of a datagram of size bytes that answers a flow.
-func datagramHeaders(f Flow, size int) []byte {
-	b := make([]byte, header.IPv4MinimumSize+header.UDPMinimumSize)
-	ip := header.IPv4(b)
-	ip.Encode(&header.IPv4Fields{
-		TotalLength: uint16(len(b) + size),
-		TTL:         ttl,
-		Protocol:    uint8(header.UDPProtocolNumber),
-		SrcAddr:     tcpip.AddrFrom4(f.Dst.Addr().As4()),
-		DstAddr:     tcpip.AddrFrom4(f.Src.Addr().As4()),
-	})
-	ip.SetChecksum(^ip.CalculateChecksum())
-	header.UDP(b[header.IPv4MinimumSize:]).Encode(&header.UDPFields{
-		SrcPort: f.Dst.Port(), DstPort: f.Src.Port(),
-		Length: uint16(header.UDPMinimumSize + size), // and no checksum, which is allowed: nothing gets lost in memory
-	})
-	return b
+	var wq waiter.Queue
+	ep, err := r.CreateEndpoint(&wq)
+	if err != nil {
+		e.flows.leave()
+		return true // the stack has dropped the packet
+	}
+	c := gonet.NewUDPConn(&wq, ep)
+	go func() {
+		defer e.flows.leave()
+		defer func() { _ = c.Close() }()
+		e.handler.ServeUDP(flowID(UDP, r.ID()), c)
+	}()
+	return true
 }
 
 func flowID(p Proto, id stack.TransportEndpointID) Flow {

@@ -99,11 +99,10 @@ func (n *Node) attachLink(ctx context.Context, rec hutch.Sandbox, h runtime.Hand
 	if h.Link == nil {
 		return nil // there is no adopting it, as the isolator will say
 	}
-	err := n.attach(ctx, rec.ID, rec.Epoch, h, rec.Network.Holds)
-	if rec.Network.Holds != nil && errors.Is(err, hutch.ErrBadRequest) {
-		return n.cutOff(ctx, rec.ID, rec.Epoch, h, err)
+	if err := n.egress.Attach(ctx, rec.ID, rec.Epoch, h.LinkKind, h.Link); err != nil {
+		return fmt.Errorf("attach link of %s: %w", rec.ID, err)
 	}
-	return err
+	return nil
 }
 
 // notTaken says what a sandbox that could not be taken over is: gone, or, if what failed is

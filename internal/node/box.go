@@ -39,11 +39,6 @@ type box struct {
 	telling sync.Mutex    // orders what the keeper is told of its lifetime
 	idle    time.Duration // how long it is kept without use; 0 = to its deadline
 
-	linking  sync.Mutex // orders what the gateway is told of it
-	policy   *hutch.NetworkPolicy
-	revision int64 // of policy
-	unlinked bool  // the gateway has forgotten it, for good
-
 	measured measured
 	appetite appetite // for the CPU
 	turn     int      // when it is looked at though nothing is known to run in it: a count
@@ -85,8 +80,6 @@ func newBox(n *Node, rec hutch.Sandbox, sb runtime.Sandbox, client *guestclient.
 		used:     time.Now(),
 		paused:   rec.State == hutch.StatePaused,
 		watched:  map[hutch.ExecID]*execWatch{},
-		policy:   rec.Network.Holds,
-		revision: rec.Network.Revision,
 	}
 	if rec.IdleTimeout > 0 {
 		b.idle = rec.IdleTimeout + n.cfg.IdleSlack

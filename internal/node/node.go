@@ -14,8 +14,8 @@
 // sandbox, never the node.
 //
 // Lock order: Node.mu, then box.mu. Neither is held across a call to the runtime, the
-// guest, the keeper or Reports. box.telling and box.linking come before both, and are held across
-// calls to the keeper and the gateway: what those are told of a sandbox last is then what holds.
+// guest, the keeper or Reports. box.telling comes before both, and is held across calls to the
+// keeper: what that is told of a sandbox's lifetime last is then what holds.
 //
 // Whoever works inside a sandbox, with files, ports or shells, does so through [Node.Guest],
 // for one run of the sandbox: whatever is under way is cut when it is paused or ended.
@@ -26,6 +26,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,10 +61,8 @@ type Kept struct {
 
 // Egress is the gateway that serves the links.
 type Egress interface {
-	// Attach makes the gateway serve the link among a sandbox's handles, which it does not take
-	// over, and hold it to a policy; nil = it reaches nothing. A link that is served already keeps its
-	// connections, but for those that are denied now.
-	Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, h runtime.Handles, p *hutch.NetworkPolicy) error
+	// Attach makes the gateway serve a sandbox's link. It does not take over f.
+	Attach(ctx context.Context, id hutch.SandboxID, e hutch.Epoch, kind runtime.LinkKind, f *os.File) error
 	// Detach ends that; detaching what is not attached is no error.
 	Detach(ctx context.Context, id hutch.SandboxID) error
 	// List names every link that is served, as traces.

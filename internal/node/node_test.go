@@ -143,45 +143,23 @@ func duplicates(h runtime.Handles) (runtime.Handles, error) {
 type links struct {
 	mu   sync.Mutex
 	on   map[hutch.SandboxID]bool
-	let  map[hutch.SandboxID]*hutch.NetworkPolicy // what each may reach; gone with its link
-	bad  *hutch.NetworkPolicy                     // is refused; nil = none is
 	fail error
 }
 
-func (l *links) Attach(_ context.Context, id hutch.SandboxID, _ hutch.Epoch, h runtime.Handles, p *hutch.NetworkPolicy) error {
+func (l *links) Attach(_ context.Context, id hutch.SandboxID, _ hutch.Epoch, kind runtime.LinkKind, f *os.File) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fail != nil || h.LinkKind == "" || h.Link == nil {
+	if l.fail != nil || kind == "" || f == nil {
 		return errors.Join(l.fail, hutch.ErrBadRequest)
 	}
 	l.on[id] = true
-	if l.bad != nil && p == l.bad {
-		return hutch.ErrBadRequest
-	}
-	if l.let == nil {
-		l.let = map[hutch.SandboxID]*hutch.NetworkPolicy{}
-	}
-	l.let[id] = p
 	return nil
-}
-
-func (l *links) policy(id hutch.SandboxID) *hutch.NetworkPolicy {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.let[id]
-}
-
-func (l *links) refuse(p *hutch.NetworkPolicy) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.bad = p
 }
 
 func (l *links) Detach(_ context.Context, id hutch.SandboxID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.on, id)
-	delete(l.let, id)
 	return nil
 }
 

@@ -99,7 +99,7 @@ func (n *Node) entrust(ctx context.Context, id hutch.SandboxID, p *prepared) err
 	if err := n.keeper.Put(ctx, id, 0, h, hutch.Lifetime{ExpiresAt: time.Now().Add(standsFor)}); err != nil {
 		return fmt.Errorf("store handles of a prepared machine: %w", err)
 	}
-	if err := n.egress.Attach(ctx, id, 0, h, nil); err != nil {
+	if err := n.egress.Attach(ctx, id, 0, h.LinkKind, h.Link); err != nil {
 		return fmt.Errorf("attach link of a prepared machine: %w", err)
 	}
 	return nil

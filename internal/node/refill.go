@@ -19,6 +19,12 @@ func (n *Node) RefillEgress(ctx context.Context) error {
 	return n.each(&n.fills.egress, func(b *box) error { return n.link(ctx, b) })
 }
 
+// link makes the gateway serve a sandbox's link.
+func (n *Node) link(ctx context.Context, b *box) error {
+	h := b.sb.Handles()
+	return n.egress.Attach(ctx, b.id, b.currentEpoch(), h.LinkKind, h.Link)
+}
+
 // each calls f for every sandbox in service, and joins the errors of those that live on. Those
 // that are coming see by the count, which is of n.fills, that they were not among them.
 func (n *Node) each(count *int, f func(*box) error) error {

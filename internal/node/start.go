@@ -97,6 +97,7 @@ func (n *Node) start(ctx context.Context, rec hutch.Sandbox, p *prepared) (*box,
 // bringUp starts the machine, unless it was prepared, and greets its guest, unless that knows
 // all of it, while its handles go to the keeper and its link to the gateway: none of them needs another.
 func (n *Node) bringUp(ctx context.Context, b *box, p *prepared, lap func(stage string)) error {
+	h := b.sb.Handles()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := n.give(gctx, b, p); err != nil {
@@ -106,9 +107,9 @@ func (n *Node) bringUp(ctx context.Context, b *box, p *prepared, lap func(stage 
 		return nil
 	})
 	g.Go(func() error {
-		if p == nil || !p.linked || b.policy != nil { // else it has the link, and lets nothing out
-			if err := n.firstLink(gctx, b); err != nil {
-				return err
+		if p == nil || !p.linked {
+			if err := n.egress.Attach(gctx, b.id, b.epoch, h.LinkKind, h.Link); err != nil {
+				return fmt.Errorf("attach link: %w", err)
 			}
 		}
 		failpoint.At(failpoint.StartLinked)

@@ -108,7 +108,7 @@ func (n *Node) watch(b *box) {
 func (n *Node) clear(b *box) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.work), undoTimeout)
 	defer cancel()
-	if err := errors.Join(b.sb.Kill(ctx), n.unlink(ctx, b)); err != nil {
+	if err := errors.Join(b.sb.Kill(ctx), n.egress.Detach(ctx, b.id)); err != nil {
 		n.log.Error("remains of an ended sandbox are left for the next sweep", "sandbox", b.id, "op", "end", "error", err)
 	}
 }

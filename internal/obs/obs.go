@@ -29,8 +29,6 @@ type Metrics struct {
 	ends       *prometheus.CounterVec
 	requests   *prometheus.HistogramVec
 	queue      prometheus.Gauge
-	network    *prometheus.CounterVec
-	lost       prometheus.Counter
 }
 
 // createBuckets reach from a stage of a tenth of a millisecond to a start that times out.
@@ -68,15 +66,7 @@ func New(reg *prometheus.Registry, alive func() int) *Metrics {
 			Help: "Creates that wait for their turn.",
 		}),
 	}
-	m.network = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "hutch_network_decisions_total",
-		Help: "What sandboxes were allowed and denied, by action and protocol.",
-	}, []string{"action", "proto"})
-	m.lost = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "hutch_network_lost_total",
-		Help: "Decisions of the egress gateway that made room for others before they were on record.",
-	})
-	reg.MustRegister(m.stages, m.operations, m.execs, m.ends, m.requests, m.queue, m.network, m.lost,
+	reg.MustRegister(m.stages, m.operations, m.execs, m.ends, m.requests, m.queue,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hutch_sandboxes",
 			Help: "Sandboxes on this node, those being started included.",
@@ -117,23 +107,6 @@ func (m *Metrics) SandboxEnded(why hutch.SandboxEnd) {
 
 // QueueLength sets how many creates wait.
 func (m *Metrics) QueueLength(n int) { m.queue.Set(float64(n)) }
-
-// NetworkDecided counts what a sandbox was allowed or denied.
-func (m *Metrics) NetworkDecided(e hutch.NetworkEntry) {
-	action, proto := "deny", e.Proto
-	if e.Allowed {
-		action = "allow"
-	}
-	switch proto {
-	case "tls", "http", "tcp", "dns", "udp", "icmp":
-	default:
-		proto = "other"
-	}
-	m.network.WithLabelValues(action, proto).Add(float64(max(1, e.Count)))
-}
-
-// NetworkLost counts decisions that are not on record.
-func (m *Metrics) NetworkLost(n int64) { m.lost.Add(float64(n)) }
 
 // HTTPRequest books an answer. Route is a pattern of the route table, not a path.
 func (m *Metrics) HTTPRequest(route, method string, status int, d time.Duration) {

@@ -50,7 +50,6 @@ type Store interface {
 	Idempotency
 	Audit
 	UsageLog
-	NetworkLog
 	Settings
 
 	// Close makes the writes already accepted and lets go of everything. Calls after it
@@ -284,24 +283,6 @@ type UsageLog interface {
 	// PurgeUsage removes intervals that ended before t, but of no sandbox that lives, and
 	// says how many.
 	PurgeUsage(ctx context.Context, t time.Time) (int, error)
-}
-
-// NetworkFilter chooses entries of one sandbox.
-type NetworkFilter struct {
-	Sandbox hutch.SandboxID
-	After   int64 // only those with a higher Seq
-	Denied  bool  // only what was denied
-	Limit   int   // at most this many, oldest first; 0 = 100, capped at 1000
-}
-
-// NetworkLog keeps what sandboxes were allowed and denied. It goes with their records.
-type NetworkLog interface {
-	// AppendNetwork stores entries and numbers them in the order given. One whose Origin is
-	// stored already is left out, as is one of a sandbox without a record. Of each sandbox that
-	// it stores any of, the oldest go until it has no more than keep.
-	AppendNetwork(ctx context.Context, keep int, entries []hutch.NetworkEntry, ev ...hutch.Event) error
-	// NetworkEntries lists entries by Seq.
-	NetworkEntries(ctx context.Context, f NetworkFilter) ([]hutch.NetworkEntry, error)
 }
 
 // Settings keeps small values that the server once chose for itself.

@@ -53,19 +53,15 @@ var layers = []layer{
 	{pkg: "internal/guestimage", may: []string{"internal/x/..."}},
 	{pkg: "internal/rootfs", may: []string{".", "internal/x/..."}},
 	{pkg: "internal/link", may: []string{".", "internal/runtime", "internal/x/..."}},
-	{pkg: "internal/link/linktest"},
 	{pkg: "internal/keeper", may: []string{".", "internal/runtime", "internal/x/..."}},
 	{pkg: "internal/obs", may: []string{"."}},
 	{pkg: "internal/doctor", may: []string{".", "internal/x/..."}},
 
 	// Services.
 	{pkg: "internal/auth", may: []string{".", "internal/store", "internal/x/..."}},
-	// Package policy decides and does nothing: it is vocabulary to the control plane.
-	{pkg: "internal/control/...", may: []string{".", "internal/control/...", "internal/egress/policy", "internal/store", "internal/x/..."}},
+	{pkg: "internal/control/...", may: []string{".", "internal/control/...", "internal/store", "internal/x/..."}},
 	{pkg: "internal/node/...", may: []string{".", "internal/node/...", "internal/guestapi", "internal/guestclient", "internal/keeper", "internal/runtime", "internal/x/..."}},
 	{pkg: "internal/template/...", may: []string{".", "internal/template/...", "internal/rootfs", "internal/x/..."}},
-	{pkg: "internal/egress/policy", may: []string{"."}, not: doing},
-	{pkg: "internal/egress/sniff", not: doing},
 	{pkg: "internal/egress/...", may: []string{".", "internal/egress/...", "internal/link", "internal/runtime", "internal/x/..."}},
 
 	// Transports. They use the types of the store port (pages, filters), never an adapter,
@@ -91,7 +87,7 @@ var layers = []layer{
 
 // testKits are for tests: only tests, other kits and test/ import them.
 var testKits = []string{
-	"internal/guest/guesttest", "internal/httpapi/httpapitest", "internal/link/linktest", "internal/runtime/fake", "internal/runtime/runtimetest",
+	"internal/guest/guesttest", "internal/httpapi/httpapitest", "internal/runtime/fake", "internal/runtime/runtimetest",
 	"internal/store/storetest", "test/...",
 }
 
@@ -103,8 +99,8 @@ var doors = []struct {
 	{"database/sql", []string{"internal/store/sqlite"}},
 	{"modernc.org/sqlite", []string{"internal/store/sqlite"}},
 	{"github.com/pressly/goose", []string{"internal/store/sqlite"}},
-	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/link/...", "internal/egress/..."}},
-	{"gvisor.dev/gvisor", []string{"internal/runtime/gvisor/...", "internal/link/...", "internal/egress/...", "cmd/hutch"}},
+	{"gvisor.dev/gvisor/pkg/tcpip", []string{"internal/link", "internal/egress/..."}},
+	{"gvisor.dev/gvisor", []string{"internal/runtime/gvisor/...", "internal/link", "internal/egress/...", "cmd/hutch"}},
 	{"github.com/spf13/cobra", []string{"cmd/hutch", "internal/cli/..."}},
 	{"github.com/prometheus", []string{"internal/obs", "internal/control/...", "internal/node/...", "internal/egress/...", "internal/httpapi/...", "cmd/hutch"}},
 	{"os/exec", []string{"cmd/...", "internal/guest/...", "internal/runtime/...", "internal/template/...", "internal/rootfs", "internal/doctor", "internal/x/...", "internal/bench/...", "test/...", "tools/..."}},

@@ -41,7 +41,7 @@ func (w *world) orphan() (hutch.SandboxID, runtime.Sandbox) {
 	if err := w.watch.Put(w.ctx(), id, 1, sb.Handles(), hutch.Lifetime{ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := w.egress.attach(id, sb.Handles().Link, nil); err != nil {
+	if err := w.egress.attach(id, sb.Handles().Link); err != nil {
 		w.t.Fatal(err)
 	}
 	return id, sb

@@ -238,14 +238,6 @@ func (k keeperPort) List(ctx context.Context) (all []hutch.Trace, err error) {
 type gateway struct {
 	mu    sync.Mutex
 	links map[hutch.SandboxID]int // duplicates of descriptors
-	rules map[hutch.SandboxID]*hutch.NetworkPolicy
-}
-
-// policyOf is what a sandbox is held to; nil = it reaches nothing.
-func (g *gateway) policyOf(id hutch.SandboxID) *hutch.NetworkPolicy {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.rules[id]
 }
 
 func (g *gateway) attached() []hutch.SandboxID {
@@ -254,7 +246,7 @@ func (g *gateway) attached() []hutch.SandboxID {
 	return slices.Sorted(maps.Keys(g.links))
 }
 
-func (g *gateway) attach(id hutch.SandboxID, f *os.File, p *hutch.NetworkPolicy) error {
+func (g *gateway) attach(id hutch.SandboxID, f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err
@@ -271,7 +263,7 @@ func (g *gateway) attach(id hutch.SandboxID, f *os.File, p *hutch.NetworkPolicy)
 	if old, ok := g.links[id]; ok {
 		_ = syscall.Close(old)
 	}
-	g.links[id], g.rules[id] = fd, p
+	g.links[id] = fd
 	return nil
 }
 
@@ -281,7 +273,6 @@ func (g *gateway) detach(id hutch.SandboxID) {
 	if fd, ok := g.links[id]; ok {
 		_ = syscall.Close(fd)
 		delete(g.links, id)
-		delete(g.rules, id)
 	}
 }
 
@@ -291,8 +282,8 @@ type egressPort struct {
 	*faults
 }
 
-func (p egressPort) Attach(_ context.Context, id hutch.SandboxID, _ hutch.Epoch, h runtime.Handles, np *hutch.NetworkPolicy) error {
-	return p.do("Attach", func() error { return p.g.attach(id, h.Link, np) })
+func (p egressPort) Attach(_ context.Context, id hutch.SandboxID, _ hutch.Epoch, _ runtime.LinkKind, f *os.File) error {
+	return p.do("Attach", func() error { return p.g.attach(id, f) })
 }
 
 func (p egressPort) Detach(_ context.Context, id hutch.SandboxID) error {

@@ -53,7 +53,6 @@ type world struct {
 	control control.Config
 	node    node.Config
 	budgets map[hutch.ProjectID]hutch.ProjectBudget
-	network control.NetworkConfig
 	*server
 
 	next     hutch.SandboxID // that a fault walk makes
@@ -79,7 +78,7 @@ func newWorld(t *testing.T, tune ...func(*world)) *world {
 	noGoroutines(t)
 	w := &world{
 		t: t, log: &logBuffer{}, host: fake.NewHost(),
-		egress: &gateway{links: map[hutch.SandboxID]int{}, rules: map[hutch.SandboxID]*hutch.NetworkPolicy{}}, tally: newTally(), keepers: t.TempDir(),
+		egress: &gateway{links: map[hutch.SandboxID]int{}}, tally: newTally(), keepers: t.TempDir(),
 		control: control.Config{SweepInterval: 50 * time.Millisecond, Creates: 8, Queue: 64},
 		node: node.Config{
 			Guest: "/guest", ImagePath: func(digest string) (string, error) { return "/images/" + digest, nil },
@@ -181,9 +180,6 @@ func (w *world) begin() {
 	s.links = egressPort{w.egress, newFaults()}
 	s.c = control.New(w.control, s.store, w.tally, w.logger())
 	if err := s.c.SetProjectBudgets(w.budgets); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := s.c.SetNetwork(w.network); err != nil {
 		w.t.Fatal(err)
 	}
 	cfg := w.node

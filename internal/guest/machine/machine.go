@@ -64,7 +64,7 @@ func Seed(b []byte) error {
 type Identity struct {
 	ID       string // of the sandbox
 	Hostname string
-	Etc      string // directory of hostname, hosts, machine-id and resolv.conf
+	Etc      string // directory of hostname, hosts and machine-id
 }
 
 // Name gives the sandbox its name: to the kernel, in hostname and hosts, and as a
@@ -78,25 +78,7 @@ func Name(id Identity) error {
 		update(filepath.Join(id.Etc, "machine-id"), func([]byte) []byte {
 			return []byte(hex.EncodeToString(sum[:16]) + "\n")
 		}),
-		update(filepath.Join(id.Etc, "resolv.conf"), nameserver),
 	)
-}
-
-// resolvConf has names looked up at the gateway, which answers whatever address is asked. It
-// answers at once, so there is nothing to ask again for; one that is gone is waited for a second.
-const resolvConf = "nameserver 10.200.0.1\noptions timeout:1 attempts:2\n"
-
-// nameserver is a resolv.conf that names somebody to ask. One that does stays.
-func nameserver(old []byte) []byte {
-	for line := range bytes.Lines(old) {
-		if f := bytes.Fields(line); len(f) > 1 && string(f[0]) == "nameserver" {
-			return old
-		}
-	}
-	if n := len(old); n > 0 && old[n-1] != '\n' {
-		old = append(old, '\n')
-	}
-	return append(old, resolvConf...)
 }
 
 func setHostname(name string) error {

@@ -37,23 +37,6 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// Whoever names nobody to ask about names asks the gateway; a choice of the image stays.
-func TestNameserver(t *testing.T) {
-	for name, c := range map[string]struct{ old, want string }{
-		"empty":        {"", resolvConf},
-		"a comment":    {"# nameserver 192.0.2.1", "# nameserver 192.0.2.1\n" + resolvConf},
-		"search only":  {"search example.com\n", "search example.com\n" + resolvConf},
-		"somebody":     {"search a\nnameserver 192.0.2.1\n", "search a\nnameserver 192.0.2.1\n"},
-		"no newline":   {"nameserver 192.0.2.1", "nameserver 192.0.2.1"},
-		"no address":   {"nameserver\n", "nameserver\n" + resolvConf},
-		"another time": {resolvConf, resolvConf},
-	} {
-		if got := string(nameserver([]byte(c.old))); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-	}
-}
-
 func TestUpdate(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

@@ -68,8 +68,6 @@ type Fake struct {
 	leaked    []hutch.Leak
 
 	noTemplate bool // "base" has been deleted
-	// Stopped is whether the last lock of a network was to stop what runs. Read it when no call is under way.
-	Stopped bool
 	// Requested are the builds that were asked for. Read it when no call is under way.
 	Requested []hutch.BuildRequest
 }
@@ -105,7 +103,7 @@ var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // Services is f as httpapi takes it.
 func (f *Fake) Services() httpapi.Services {
 	return httpapi.Services{
-		Sandboxes: f, Pausing: f, Execs: f, ExecControl: f, Guests: f, Settings: f, Network: f, Leases: f, Leaks: f, Meter: f, Billing: f, Logs: f,
+		Sandboxes: f, Pausing: f, Execs: f, ExecControl: f, Guests: f, Settings: f, Leases: f, Leaks: f, Meter: f, Billing: f, Logs: f,
 		Templates: f, Builds: f, Audit: f, Keys: f,
 		Events: f, Health: f, Auth: f, Idempotency: &f.idem,
 	}
@@ -201,9 +199,6 @@ func (f *Fake) CreateSandbox(_ context.Context, req hutch.CreateSandbox) (hutch.
 	if !profile.Valid() {
 		return hutch.Sandbox{}, hutch.FieldErrorf("profile", "must be root or locked")
 	}
-	if err := checkNetwork(req.Network); err != nil {
-		return hutch.Sandbox{}, err
-	}
 	host := req.Hostname
 	if host == "" {
 		host = string(req.ID)
@@ -214,7 +209,6 @@ func (f *Fake) CreateSandbox(_ context.Context, req hutch.CreateSandbox) (hutch.
 		State: hutch.StateRunning, Epoch: 1, Resources: res, Profile: profile, Env: req.Env, Metadata: req.Metadata,
 		TTL: ttl, IdleTimeout: req.IdleTimeout, CreatedAt: now, StartedAt: now, ActiveAt: now,
 		Access: req.Access, Budget: req.Budget, ExpiresAt: now.Add(ttl), BootMode: "cold", Boot: 30 * time.Millisecond,
-		Network: plannedNetwork(req.Network),
 	}
 	if sb.Lease = req.Lease; sb.Lease > 0 {
 		sb.LeasedTo = now.Add(sb.Lease)

@@ -49,14 +49,14 @@ func TestMigrateFromTheFirstSchema(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	sb, err := s.Sandbox(t.Context(), "i1")
 	if err != nil || sb.State != hutch.StateRunning || sb.Epoch != 3 || sb.Metadata["k"] != "v" || sb.Access.Surface != "" || sb.Access.Ports != nil ||
-		sb.Profile != hutch.ProfileRoot || sb.Lease != 0 || !sb.LeasedTo.IsZero() || sb.Budget != (hutch.Budget{}) || sb.Network != (hutch.SandboxNetwork{}) {
+		sb.Profile != hutch.ProfileRoot || sb.Lease != 0 || !sb.LeasedTo.IsZero() || sb.Budget != (hutch.Budget{}) {
 		t.Errorf("the sandbox: %+v, %v", sb, err)
 	}
 	if x, err := s.Exec(t.Context(), "e1"); err != nil || x.PID != 7 || x.Spec.Cmd != "true" {
 		t.Errorf("the command: %+v, %v", x, err)
 	}
 	tpl, err := s.Template(t.Context(), "base")
-	if err != nil || tpl.SizeBytes != 9 || len(tpl.Aliases) != 0 || len(tpl.Entrypoint) != 0 || tpl.Profile != "" || tpl.Network != nil {
+	if err != nil || tpl.SizeBytes != 9 || len(tpl.Aliases) != 0 || len(tpl.Entrypoint) != 0 || tpl.Profile != "" {
 		t.Errorf("the template: %+v, %v", tpl, err)
 	}
 	tpl.Aliases = []string{"python"}

@@ -20,7 +20,7 @@ const sandboxColumns = `id, project, template, image, build_id, hostname,
 	env_json, metadata_json, defaults_json, ttl, idle_timeout,
 	created_at, started_at, expires_at, active_at,
 	end_reason, end_detail, ended_at, boot_mode, boot, access_json,
-	profile, lease, leased_to, budget_json, network_json`
+	profile, lease, leased_to, budget_json`
 
 func sandboxArgs(sb *hutch.Sandbox) []any {
 	return []any{
@@ -32,7 +32,7 @@ func sandboxArgs(sb *hutch.Sandbox) []any {
 		asJSON(&sb.Defaults), int64(sb.TTL), int64(sb.IdleTimeout),
 		instant(sb.CreatedAt), instant(sb.StartedAt), instant(sb.ExpiresAt), instant(sb.ActiveAt),
 		sb.EndReason, sb.EndDetail, instant(sb.EndedAt), sb.BootMode, int64(sb.Boot), asJSON(&sb.Access),
-		sb.Profile, int64(sb.Lease), instant(sb.LeasedTo), asJSON(&sb.Budget), asJSON(&sb.Network),
+		sb.Profile, int64(sb.Lease), instant(sb.LeasedTo), asJSON(&sb.Budget),
 	}
 }
 
@@ -46,12 +46,12 @@ func sandboxDest(sb *hutch.Sandbox) []any {
 		asJSON(&sb.Defaults), &sb.TTL, &sb.IdleTimeout,
 		(*instant)(&sb.CreatedAt), (*instant)(&sb.StartedAt), (*instant)(&sb.ExpiresAt), (*instant)(&sb.ActiveAt),
 		&sb.EndReason, &sb.EndDetail, (*instant)(&sb.EndedAt), &sb.BootMode, &sb.Boot, asJSON(&sb.Access),
-		&sb.Profile, &sb.Lease, (*instant)(&sb.LeasedTo), asJSON(&sb.Budget), asJSON(&sb.Network),
+		&sb.Profile, &sb.Lease, (*instant)(&sb.LeasedTo), asJSON(&sb.Budget),
 	}
 }
 
 const insertSandbox = `INSERT INTO sandboxes (` + sandboxColumns + `)
-	VALUES (?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?, ?,?,?,?,?)
+	VALUES (?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?, ?,?,?,?)
 	ON CONFLICT (id) DO NOTHING RETURNING seq`
 
 // CreateSandbox implements store.Sandboxes.
@@ -230,7 +230,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, id hutch.SandboxID, epoch hut
 }
 
 const replaceSandbox = `UPDATE sandboxes SET (rev, ` + sandboxColumns + `) =
-	(rev + 1, ?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?, ?,?,?,?,?)
+	(rev + 1, ?,?,?,?,?,?, ?,?,?, ?,?,?,?,?, ?,?,?,?,?, ?,?,?,?, ?,?,?,?,?,?, ?,?,?,?)
 	WHERE seq = ? AND rev = ?`
 
 // change is what a record was and what it is to be.
@@ -273,7 +273,6 @@ func storedSandbox(sb hutch.Sandbox) hutch.Sandbox {
 	if sb.Access.Ports = maps.Clone(sb.Access.Ports); len(sb.Access.Ports) == 0 {
 		sb.Access.Ports = nil
 	}
-	sb.Network = sb.Network.Clone()
 	return sb
 }
 

@@ -9,22 +9,22 @@ import (
 )
 
 const templateColumns = `name, build_id, image, size_bytes, recipe, defaults_json, resources_json, created_at,
-	aliases_json, description, entrypoint_json, profile, network_json`
+	aliases_json, description, entrypoint_json, profile`
 
 func templateDest(t *hutch.Template) []any {
 	return []any{
 		&t.Name, &t.BuildID, &t.Image, &t.SizeBytes, &t.Recipe,
 		asJSON(&t.Defaults), asJSON(&t.Resources), (*instant)(&t.CreatedAt),
-		asJSON(&t.Aliases), &t.Description, asJSON(&t.Entrypoint), &t.Profile, asJSON(&t.Network),
+		asJSON(&t.Aliases), &t.Description, asJSON(&t.Entrypoint), &t.Profile,
 	}
 }
 
-const putTemplate = `INSERT INTO templates (` + templateColumns + `) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)
+const putTemplate = `INSERT INTO templates (` + templateColumns + `) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)
 	ON CONFLICT (name) DO UPDATE SET build_id = excluded.build_id, image = excluded.image,
 		size_bytes = excluded.size_bytes, recipe = excluded.recipe, defaults_json = excluded.defaults_json,
 		resources_json = excluded.resources_json, created_at = excluded.created_at,
 		aliases_json = excluded.aliases_json, description = excluded.description,
-		entrypoint_json = excluded.entrypoint_json, profile = excluded.profile, network_json = excluded.network_json`
+		entrypoint_json = excluded.entrypoint_json, profile = excluded.profile`
 
 // PutTemplate implements store.Templates.
 func (s *Store) PutTemplate(ctx context.Context, t hutch.Template) error {
@@ -35,7 +35,7 @@ func (s *Store) PutTemplate(ctx context.Context, t hutch.Template) error {
 		if err := x.exec(putTemplate,
 			t.Name, t.BuildID, t.Image, t.SizeBytes, t.Recipe,
 			asJSON(&t.Defaults), asJSON(&t.Resources), instant(t.CreatedAt),
-			asJSON(&t.Aliases), t.Description, asJSON(&t.Entrypoint), t.Profile, asJSON(&t.Network)); err != nil {
+			asJSON(&t.Aliases), t.Description, asJSON(&t.Entrypoint), t.Profile); err != nil {
 			return err
 		}
 		if err := x.exec(`DELETE FROM template_aliases WHERE template = ?`, t.Name); err != nil {
