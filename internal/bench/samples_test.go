@@ -83,14 +83,15 @@ func TestDensityClaims(t *testing.T) {
 		at(tier, phaseIdle).add(MetricCreate, Microseconds, 140_000, 140_000, 900_000)
 		at(tier, phaseUsed).add(MetricAnswer, Microseconds, 20_000)
 	}
+	const overNoise = "disk tier: CPU of the machine but for other processes, median with them less that with none; the limit is the spread with none"
 	got := claimsOf("density", Settings{N: 2, Tiers: []hutch.DiskTier{hutch.TierDisk, hutch.TierMemory}}, b)
 	for what, want := range map[string]Claim{
-		"disk tier: memory of the largest of 2 idle sandboxes (PSS)":                                                                     {Value: 17, Limit: 22, Unit: "MiB", Within: true},
-		"memory tier: memory of the largest of 2 idle sandboxes (PSS)":                                                                   {Value: 17, Limit: 16, Unit: "MiB", Within: false},
-		"disk tier: CPU of all of them":                                                                                                  {Value: 0.2, Limit: 1, Unit: "% of one", Within: true},
-		"disk tier: create beside them over create with none, p50":                                                                       {Value: 1.4, Limit: 1.5, Within: true},
-		"disk tier: CPU of the machine but for other processes, median with them less that with none; the limit is the spread with none": {Value: 0.9, Limit: 0.8, Unit: "% of one", Within: false},
-		"memory tier: sandboxes that answer":                                                                                             {Value: 1, Limit: 2, AtLeast: true, Within: false},
+		"disk tier: memory of the largest of 2 idle sandboxes (PSS)":   {Value: 17, Limit: 22, Unit: "MiB", Within: true},
+		"memory tier: memory of the largest of 2 idle sandboxes (PSS)": {Value: 17, Limit: 16, Unit: "MiB", Within: false},
+		"disk tier: CPU of all of them":                                {Value: 0.2, Limit: 1, Unit: "% of one", Within: true},
+		"disk tier: create beside them over create with none, p50":     {Value: 1.4, Limit: 1.5, Within: true},
+		overNoise:                            {Value: 0.9, Limit: 0.8, Unit: "% of one", Within: false},
+		"memory tier: sandboxes that answer": {Value: 1, Limit: 2, AtLeast: true, Within: false},
 	} {
 		want.What = what
 		if got[what] != want {
